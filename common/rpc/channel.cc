@@ -18,8 +18,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // A daemon that is being restarted should be found again within a second, not within the minutes that
-  // gRPC's default backoff reaches.
+  // A daemon that is being restarted should be found again within a second, not within the minutes
+  // that gRPC's default backoff reaches.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
@@ -28,8 +28,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
 }
 
-absl::Status WaitForChannel(grpc::Channel& channel, const std::string& what, const std::string& target,
-                            absl::Duration timeout) {
+absl::Status WaitForChannel(grpc::Channel& channel, const std::string& what,
+                            const std::string& target, absl::Duration timeout) {
   if (channel.WaitForConnected(absl::ToChronoTime(absl::Now() + timeout))) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat(what, " at ", target, " did not answer within ",
                                                   absl::FormatDuration(timeout),

@@ -13,14 +13,15 @@
 
 namespace xfer {
 
-// A channel to HOST:PORT or unix:PATH. Proxies named by the environment are ignored, messages of any size
-// are taken, and a dead connection is noticed by keepalive within about 20 s. Connects lazily.
+// A channel to HOST:PORT or unix:PATH. Proxies named by the environment are ignored, messages of
+// any size are taken, and a dead connection is noticed by keepalive within about 20 s. Connects
+// lazily.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target);
 
-// Waits until the channel is connected. DeadlineExceeded after `timeout`: "<what> at <target> did not
-// answer within <timeout>: is it running there?".
-absl::Status WaitForChannel(grpc::Channel& channel, const std::string& what, const std::string& target,
-                            absl::Duration timeout);
+// Waits until the channel is connected. DeadlineExceeded after `timeout`: "<what> at <target> did
+// not answer within <timeout>: is it running there?".
+absl::Status WaitForChannel(grpc::Channel& channel, const std::string& what,
+                            const std::string& target, absl::Duration timeout);
 
 // Sets a call's deadline. Every call has one, streams that live as long as a process excepted.
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout);

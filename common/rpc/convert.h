@@ -1,5 +1,6 @@
-// Messages <-> common types. What comes from a message is checked here for form (known enums, ranks of
-// boxes, non-negative counts); whether it fits a region is checked by CheckTransfer() and BuildManifest().
+// Messages <-> common types. What comes from a message is checked here for form (known enums, ranks
+// of boxes, non-negative counts); whether it fits a region is checked by CheckTransfer() and
+// BuildManifest().
 #ifndef XFER_COMMON_RPC_CONVERT_H_
 #define XFER_COMMON_RPC_CONVERT_H_
 

@@ -34,7 +34,8 @@ class RpcServer {
   ~RpcServer();
 
   int port() const { return port_; }  // 0 for a Unix socket
-  // Ends accepting, gives running calls `grace` to end, then cancels them; returns when all have ended.
+  // Ends accepting, gives running calls `grace` to end, then cancels them; returns when all have
+  // ended.
   void Shutdown(absl::Duration grace);
 
  private:
