@@ -1,5 +1,5 @@
-// The library that a training or rollout process links to take part: it registers the process's memory
-// with the agent of its node and answers the agent's hooks. No gRPC in this header.
+// The library that a training or rollout process links to take part: it registers the process's
+// memory with the agent of its node and answers the agent's hooks. No gRPC in this header.
 #ifndef XFER_CLIENT_RANK_CLIENT_H_
 #define XFER_CLIENT_RANK_CLIENT_H_
 
@@ -23,7 +23,8 @@ namespace xfer {
 // Shared host memory: a memfd mapped into this process. Move-only.
 class SharedMemory {
  public:
-  // `name` is seen in /proc only. ResourceExhausted names the bytes where there is too little memory.
+  // `name` is seen in /proc only. ResourceExhausted names the bytes where there is too little
+  // memory.
   static absl::StatusOr<SharedMemory> Create(const std::string& name, uint64_t bytes);
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
@@ -59,16 +60,17 @@ struct HookCall {
 struct RankOptions {
   std::string job;
   RankId id;
-  int32_t world = 1;      // trainers: ranks of the world; rollout: ranks of the engine
-  int32_t device = 0;     // local device index
+  int32_t world = 1;          // trainers: ranks of the world; rollout: ranks of the engine
+  int32_t device = 0;         // local device index
   int64_t ready_version = 0;  // trainers: version of the weights; 0: not said
   std::vector<RegionSource> regions;
   std::vector<TensorPlacement> tensors;
-  // Called on a thread of the library, one call at a time for each rank; hooks not in `hooks` are not called.
+  // Called on a thread of the library, one call at a time for each rank; hooks not in `hooks` are
+  // not called.
   std::function<absl::Status(const HookCall&)> on_hook;
   std::vector<Hook> hooks;
-  // Called once, on a thread of the library, when the agent or the session has gone; the rank is then no
-  // longer registered.
+  // Called once, on a thread of the library, when the agent or the session has gone; the rank is
+  // then no longer registered.
   std::function<void(const absl::Status&)> on_lost;
   absl::Duration deadline = absl::Seconds(30);
 };

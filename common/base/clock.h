@@ -1,4 +1,5 @@
-// The one seam to time. Whatever judges leases or deadlines takes a Clock, so that tests can move it.
+// The one seam to time. Whatever judges leases or deadlines takes a Clock, so that tests can move
+// it.
 #ifndef XFER_COMMON_BASE_CLOCK_H_
 #define XFER_COMMON_BASE_CLOCK_H_
 
@@ -14,7 +15,8 @@ namespace xfer {
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Nanoseconds on a monotonic axis whose origin is arbitrary but shared by the processes of a host.
+  // Nanoseconds on a monotonic axis whose origin is arbitrary but shared by the processes of a
+  // host.
   virtual int64_t MonotonicNanos() const = 0;
   // Wall-clock time, for people and records only; never for deadlines.
   virtual absl::Time Wall() const = 0;

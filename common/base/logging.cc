@@ -27,15 +27,16 @@ absl::Status InitLogging(const LogOptions& options) {
     std::error_code error;
     std::filesystem::create_directories(options.directory, error);
     if (error) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cannot make the log directory ", options.directory, ": ", error.message()));
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot make the log directory ", options.directory, ": ", error.message()));
     }
     const std::string path =
         absl::StrCat(options.directory, "/", options.process, "-", getpid(), ".log");
     try {
       sinks.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
     } catch (const spdlog::spdlog_ex& e) {
-      return absl::FailedPreconditionError(absl::StrCat("cannot write the log file ", path, ": ", e.what()));
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot write the log file ", path, ": ", e.what()));
     }
   }
   auto logger = std::make_shared<spdlog::logger>(options.process, sinks.begin(), sinks.end());

@@ -19,10 +19,9 @@ namespace xfer {
 #define XFER_CONCAT_(a, b) XFER_CONCAT_INNER_(a, b)
 
 // Returns from the enclosing function if `expr` (an absl::Status) is not OK.
-#define XFER_RETURN_IF_ERROR(expr)                            \
-  do {                                                        \
-    if (absl::Status xfer_status_ = (expr); !xfer_status_.ok()) \
-      return xfer_status_;                                    \
+#define XFER_RETURN_IF_ERROR(expr)                                                   \
+  do {                                                                               \
+    if (absl::Status xfer_status_ = (expr); !xfer_status_.ok()) return xfer_status_; \
   } while (false)
 
 // XFER_ASSIGN_OR_RETURN(auto x, F()): x is F()'s value, or F()'s status is returned.

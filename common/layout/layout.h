@@ -1,8 +1,10 @@
-// Layouts: which boxes of which Hugging Face tensors a rank holds, and where inside its own tensors.
+// Layouts: which boxes of which Hugging Face tensors a rank holds, and where inside its own
+// tensors.
 //
-// An ecosystem (Megatron, sglang, Hugging Face itself) is one function from (model, parallelism, rank) to
-// a RankLayout. Everything that must know a layout (manifests, the emulated ranks, the checker, the
-// checkpoint converter) reads this one description; nothing else encodes a layout rule.
+// An ecosystem (Megatron, sglang, Hugging Face itself) is one function from (model, parallelism,
+// rank) to a RankLayout. Everything that must know a layout (manifests, the emulated ranks, the
+// checker, the checkpoint converter) reads this one description; nothing else encodes a layout
+// rule.
 #ifndef XFER_COMMON_LAYOUT_LAYOUT_H_
 #define XFER_COMMON_LAYOUT_LAYOUT_H_
 
@@ -30,9 +32,9 @@ struct Part {
 
 // One tensor as the framework names it on one rank.
 struct LocalTensor {
-  std::string name;    // the framework's name, local to the rank
-  DType dtype;         // as this rank holds it; may differ from the checkpoint's
-  Dims shape;          // local shape, elements
+  std::string name;  // the framework's name, local to the rank
+  DType dtype;       // as this rank holds it; may differ from the checkpoint's
+  Dims shape;        // local shape, elements
   std::vector<Part> parts;
   int64_t padding_elements = 0;  // elements that no part covers (vocabulary padding)
   // Atomic update unit: tensors of one rank with equal non-empty groups are applied together.
@@ -50,18 +52,21 @@ struct MegatronCoordinates {
 };
 MegatronCoordinates MegatronCoordinatesOf(const TrainParallelism& train, int32_t rank);
 // [first, last) layers of a pipeline stage. The numbers must have passed Validate().
-std::pair<int64_t, int64_t> StageLayers(const HfConfig& config, const TrainParallelism& train, int32_t pp);
+std::pair<int64_t, int64_t> StageLayers(const HfConfig& config, const TrainParallelism& train,
+                                        int32_t pp);
 
 // What training rank `rank` of `spec.train` holds. `table` must be BuildTensorTable(spec.config).
 // InvalidArgument where the rank is out of range or the profile does not fit (see Validate).
-absl::StatusOr<RankLayout> MegatronLayout(const ModelSpec& spec, const TensorTable& table, int32_t rank);
+absl::StatusOr<RankLayout> MegatronLayout(const ModelSpec& spec, const TensorTable& table,
+                                          int32_t rank);
 // What rank `rank` (0 .. gpus_per_engine - 1) of any engine holds.
-absl::StatusOr<RankLayout> SglangLayout(const ModelSpec& spec, const TensorTable& table, int32_t rank);
+absl::StatusOr<RankLayout> SglangLayout(const ModelSpec& spec, const TensorTable& table,
+                                        int32_t rank);
 // Every tensor whole, under its own name.
 absl::StatusOr<RankLayout> HuggingFaceLayout(const ModelSpec& spec, const TensorTable& table);
 
-// Checks a layout against its table: parts inside both tensors, no two parts of a local tensor overlap,
-// and parts plus padding fill it. Internal where a layout function is wrong.
+// Checks a layout against its table: parts inside both tensors, no two parts of a local tensor
+// overlap, and parts plus padding fill it. Internal where a layout function is wrong.
 absl::Status CheckLayout(const RankLayout& layout, const TensorTable& table);
 
 }  // namespace xfer

@@ -27,7 +27,8 @@ struct Piece {
 struct Manifest {
   std::vector<uint64_t> region_bytes;  // by region index
   std::vector<Piece> pieces;
-  std::vector<std::string> fused_groups;  // by piece; empty string: none. Empty vector: none at all.
+  std::vector<std::string>
+      fused_groups;  // by piece; empty string: none. Empty vector: none at all.
 
   // Bytes of model data the pieces stand for (padding is not in it).
   uint64_t bytes() const;
@@ -37,16 +38,16 @@ struct Manifest {
 struct TensorPlacement {
   std::string name;  // framework's name
   DType dtype;
-  Dims shape;            // elements
+  Dims shape;  // elements
   int32_t region = 0;
-  uint64_t offset = 0;   // bytes from the region's start to element 0
-  Dims strides;          // bytes per step; empty: row-major without gaps. Negative or zero: refused.
+  uint64_t offset = 0;  // bytes from the region's start to element 0
+  Dims strides;         // bytes per step; empty: row-major without gaps. Negative or zero: refused.
 };
 
-// Joins what a rank says with what its layout requires. InvalidArgument names the tensor, the value and
-// the remedy for: a tensor missing, extra, doubled, of another shape or dtype, with no element; a
-// placement outside its region or whose offset + length wraps; overlapping placements; strides that
-// overlap themselves.
+// Joins what a rank says with what its layout requires. InvalidArgument names the tensor, the value
+// and the remedy for: a tensor missing, extra, doubled, of another shape or dtype, with no element;
+// a placement outside its region or whose offset + length wraps; overlapping placements; strides
+// that overlap themselves.
 absl::StatusOr<Manifest> BuildManifest(const TensorTable& table, const RankLayout& layout,
                                        absl::Span<const TensorPlacement> placements,
                                        absl::Span<const uint64_t> region_bytes);

@@ -1,4 +1,5 @@
-// What xfer knows of a model: its Hugging Face config, how it is trained and served, and what follows.
+// What xfer knows of a model: its Hugging Face config, how it is trained and served, and what
+// follows.
 #ifndef XFER_COMMON_MODEL_MODEL_H_
 #define XFER_COMMON_MODEL_MODEL_H_
 
@@ -15,8 +16,9 @@
 
 namespace xfer {
 
-// The shape-bearing fields of config.json, under its own names. A field that an architecture does not
-// have is 0 (or false, or nullopt). `raw` is the whole document, so that writing it back loses nothing.
+// The shape-bearing fields of config.json, under its own names. A field that an architecture does
+// not have is 0 (or false, or nullopt). `raw` is the whole document, so that writing it back loses
+// nothing.
 struct HfConfig {
   std::string raw;           // config.json as text
   std::string architecture;  // architectures[0], e.g. "Qwen3ForCausalLM"
@@ -59,11 +61,11 @@ struct HfConfig {
   bool layer_is_moe(int64_t layer) const { return is_moe() && layer >= first_k_dense_replace; }
 };
 
-// InvalidArgument names the field, its value and what is accepted. An unknown architecture names those
-// that are known.
+// InvalidArgument names the field, its value and what is accepted. An unknown architecture names
+// those that are known.
 absl::StatusOr<HfConfig> ParseHfConfig(absl::string_view json);
-// The same model with its first `layers` layers only (and no MTP layers). InvalidArgument where `layers`
-// is out of range.
+// The same model with its first `layers` layers only (and no MTP layers). InvalidArgument where
+// `layers` is out of range.
 absl::StatusOr<HfConfig> KeepLayers(const HfConfig& config, int64_t layers);
 
 // Training parallelism in Megatron's terms. Rank order within the world, fastest first:
@@ -113,8 +115,8 @@ struct ModelSpec {
   RolloutParallelism rollout;
   int32_t nodes = 1;
   int32_t gpus_per_node = 8;
-  double buffer_size_gb = 1.0;                         // p2p
-  std::optional<double> buffer_size_broadcast_gb;      // where it differs
+  double buffer_size_gb = 1.0;                     // p2p
+  std::optional<double> buffer_size_broadcast_gb;  // where it differs
   int32_t transfer_timeout_s = 300;
   std::optional<PublishedTimes> published;
 };
@@ -122,12 +124,13 @@ struct ModelSpec {
 // The tensors of the checkpoint, in a fixed order. Scale tensors stand right behind their weight.
 absl::StatusOr<TensorTable> BuildTensorTable(const HfConfig& config);
 
-// Checks that the numbers of a profile fit the model and each other; InvalidArgument states the rule and
-// the values.
+// Checks that the numbers of a profile fit the model and each other; InvalidArgument states the
+// rule and the values.
 absl::Status Validate(const ModelSpec& spec);
 
-// The same model with small widths (hidden size, head sizes, feed-forward sizes, vocabulary): layers,
-// heads, experts, the stage split and all parallelism stay. The config is a true config.json again.
+// The same model with small widths (hidden size, head sizes, feed-forward sizes, vocabulary):
+// layers, heads, experts, the stage split and all parallelism stay. The config is a true
+// config.json again.
 absl::StatusOr<ModelSpec> Shrink(const ModelSpec& spec);
 
 // A spec as one JSON document and back; the form of the presets and of `xferctl models add FILE`.
