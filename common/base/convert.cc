@@ -8,10 +8,10 @@
 namespace xfer {
 namespace {
 
-constexpr uint32_t kInfinity = 0x7f80'0000;        // F32
-constexpr uint32_t kExponentShift = 112u << 23;    // F32's exponent bias less F16's, in place
+constexpr uint32_t kInfinity = 0x7f80'0000;         // F32
+constexpr uint32_t kExponentShift = 112u << 23;     // F32's exponent bias less F16's, in place
 constexpr uint32_t kLeastNormalHalf = 0x3880'0000;  // 2^-14
-constexpr uint32_t kHalfOverflow = 0x477f'f000;    // 65520, the least that rounds to F16's infinity
+constexpr uint32_t kHalfOverflow = 0x477f'f000;  // 65520, the least that rounds to F16's infinity
 
 inline uint32_t FromBF16(uint16_t b) { return uint32_t{b} << 16; }
 
@@ -34,23 +34,23 @@ inline uint32_t FromF16(uint16_t h) {
 
 inline uint16_t ToF16(uint32_t f) {
   const uint32_t magnitude = f & 0x7fff'ffff;
-  const uint32_t normal =
-      (magnitude - kExponentShift + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  // The sum with 0.5 has a unit in the last place of 2^-24, F16's least subnormal: the adder rounds.
+  const uint32_t normal = (magnitude - kExponentShift + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  // The sum with 0.5 has a unit in the last place of 2^-24, F16's least subnormal: the adder
+  // rounds.
   const uint32_t subnormal =
       std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude < kLeastNormalHalf ? magnitude : 0) +
                               0.5f) -
       std::bit_cast<uint32_t>(0.5f);
   const uint32_t nan = 0x7e00 | ((magnitude >> 13) & 0x3ff);
   const uint32_t value = magnitude > kInfinity          ? nan
-                         : magnitude >= kHalfOverflow    ? 0x7c00
+                         : magnitude >= kHalfOverflow   ? 0x7c00
                          : magnitude < kLeastNormalHalf ? subnormal
                                                         : normal;
   return static_cast<uint16_t>(value | (f >> 16 & 0x8000));
 }
 
-// Goes through small aligned blocks, since tensors of a file may stand at any address and a memcpy of
-// each element would keep the compiler from using vectors.
+// Goes through small aligned blocks, since tensors of a file may stand at any address and a memcpy
+// of each element would keep the compiler from using vectors.
 template <typename From, typename To, To (*convert)(From)>
 void Convert(absl::Span<const std::byte> src, absl::Span<std::byte> dst) {
   constexpr size_t kBlock = 256;

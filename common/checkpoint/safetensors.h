@@ -1,5 +1,5 @@
-// The safetensors format (https://github.com/huggingface/safetensors, "Format"): 8 bytes of little-endian
-// header length, a JSON header, then the tensors' bytes without gaps.
+// The safetensors format (https://github.com/huggingface/safetensors, "Format"): 8 bytes of
+// little-endian header length, a JSON header, then the tensors' bytes without gaps.
 #ifndef XFER_COMMON_CHECKPOINT_SAFETENSORS_H_
 #define XFER_COMMON_CHECKPOINT_SAFETENSORS_H_
 
@@ -28,8 +28,8 @@ struct TensorView {
   absl::Span<const std::byte> data;
 };
 
-// One mapped file. Reading is thread-safe. Every offset, length, shape and type of the header is checked
-// when it is opened: a lying header is InvalidArgument and names file, tensor and value.
+// One mapped file. Reading is thread-safe. Every offset, length, shape and type of the header is
+// checked when it is opened: a lying header is InvalidArgument and names file, tensor and value.
 class SafetensorsFile {
  public:
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
@@ -54,20 +54,23 @@ class SafetensorsFile {
 // Reading is thread-safe.
 class Checkpoint {
  public:
-  // Fails where a shard is missing, a tensor of the index is not in its shard, or one stands in two.
+  // Fails where a shard is missing, a tensor of the index is not in its shard, or one stands in
+  // two.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& directory);
   absl::StatusOr<TensorView> Find(absl::string_view name) const;
   // Sorted.
   std::vector<std::string> names() const;
+  // Of its files, sorted.
+  std::vector<std::string> paths() const;
 
  private:
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   absl::flat_hash_map<std::string, TensorView> tensors_;
 };
 
-// Writes one file. The header is made of all tensors first; then each tensor's bytes are written once, in
-// any order and from any thread. The file has a temporary name until Finish(), which syncs and renames it,
-// so a file under its own name is whole. An unfinished writer removes its file.
+// Writes one file. The header is made of all tensors first; then each tensor's bytes are written
+// once, in any order and from any thread. The file has a temporary name until Finish(), which syncs
+// and renames it, so a file under its own name is whole. An unfinished writer removes its file.
 class SafetensorsWriter {
  public:
   struct Entry {
@@ -75,8 +78,8 @@ class SafetensorsWriter {
     DType dtype;
     Dims shape;
   };
-  // Reserves the file's size on disk, so that a full disk is found here: ResourceExhausted names the path
-  // and the bytes needed.
+  // Reserves the file's size on disk, so that a full disk is found here: ResourceExhausted names
+  // the path and the bytes needed.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, std::vector<Entry> entries,
       const std::map<std::string, std::string>& metadata = {});
