@@ -1,8 +1,8 @@
 // The plan: a graph of transfers, each a list of strided copies between two regions.
 //
-// Shared by every transport, by digests, conversions and fan-out. Nothing in a Copy knows of tensors; a
-// Transfer keeps its tensor only so that an error can name it. How a transfer is cut into chunks is the
-// executor's business.
+// Shared by every transport, by digests, conversions and fan-out. Nothing in a Copy knows of
+// tensors; a Transfer keeps its tensor only so that an error can name it. How a transfer is cut
+// into chunks is the executor's business.
 #ifndef XFER_COMMON_PLAN_PLAN_H_
 #define XFER_COMMON_PLAN_PLAN_H_
 
@@ -21,7 +21,8 @@ namespace xfer {
 
 enum class Role : uint8_t { kTrainer = 1, kRollout = 2 };
 
-// Names one rank of a job: trainers by their world rank, rollout ranks by engine and rank within it.
+// Names one rank of a job: trainers by their world rank, rollout ranks by engine and rank within
+// it.
 struct RankId {
   Role role = Role::kTrainer;
   int32_t engine = 0;  // 0 for trainers
@@ -41,9 +42,9 @@ struct CopyLevel {
   friend bool operator==(const CopyLevel&, const CopyLevel&) = default;
 };
 
-// `run` contiguous bytes at both offsets, repeated over `levels` (outermost first). In a transfer with a
-// conversion, `run` and destination fields count destination bytes and source fields source bytes; a
-// run's source length is run / destination element size * source element size.
+// `run` contiguous bytes at both offsets, repeated over `levels` (outermost first). In a transfer
+// with a conversion, `run` and destination fields count destination bytes and source fields source
+// bytes; a run's source length is run / destination element size * source element size.
 struct Copy {
   uint64_t source_offset = 0;
   uint64_t destination_offset = 0;
@@ -69,21 +70,22 @@ struct Conversion {
 
 using TransferId = uint32_t;
 
-// One box of one Hugging Face tensor, from one region of one rank to one region of another. It fails, is
-// retried, timed and digested as one. Its *stream* is its destination bytes in row-major order of the box,
-// which is the order of its copies.
+// One box of one Hugging Face tensor, from one region of one rank to one region of another. It
+// fails, is retried, timed and digested as one. Its *stream* is its destination bytes in row-major
+// order of the box, which is the order of its copies.
 struct Transfer {
-  TransferId id = 0;          // index in Plan::transfers
-  TensorId tensor = -1;       // for messages
-  Box box;                    // for messages
-  int32_t source = 0;         // index in Plan::ranks
+  TransferId id = 0;     // index in Plan::transfers
+  TensorId tensor = -1;  // for messages
+  Box box;               // for messages
+  int32_t source = 0;    // index in Plan::ranks
   int32_t source_region = 0;
-  int32_t destination = 0;    // index in Plan::ranks
+  int32_t destination = 0;  // index in Plan::ranks
   int32_t destination_region = 0;
   std::vector<Copy> copies;
-  uint64_t bytes = 0;         // of the stream
+  uint64_t bytes = 0;  // of the stream
   Conversion conversion;
-  absl::InlinedVector<TransferId, 1> waits_for;  // transfers that must have arrived before this may start
+  absl::InlinedVector<TransferId, 1>
+      waits_for;  // transfers that must have arrived before this may start
 };
 
 struct PlanRank {
@@ -111,14 +113,14 @@ struct Plan {
 };
 
 // Calls fn(source_offset, destination_offset, bytes) for each contiguous run of stream bytes
-// [begin, end) of a transfer without conversion, in stream order; runs that continue each other on both
-// sides are given as one. Requires begin <= end <= transfer.bytes. Finding `begin` costs
+// [begin, end) of a transfer without conversion, in stream order; runs that continue each other on
+// both sides are given as one. Requires begin <= end <= transfer.bytes. Finding `begin` costs
 // O(copies), never O(runs).
 void ForEachRun(const Transfer& transfer, uint64_t begin, uint64_t end,
                 absl::FunctionRef<void(uint64_t, uint64_t, uint64_t)> fn);
 
-// Checks a transfer that came from outside against the sizes of its two regions: every run inside both,
-// no arithmetic that wraps, copies' bytes equal to `bytes`, nothing empty. Runs in O(copies).
+// Checks a transfer that came from outside against the sizes of its two regions: every run inside
+// both, no arithmetic that wraps, copies' bytes equal to `bytes`, nothing empty. Runs in O(copies).
 absl::Status CheckTransfer(const Transfer& transfer, uint64_t source_region_bytes,
                            uint64_t destination_region_bytes);
 

@@ -28,22 +28,24 @@ struct PlanInput {
 };
 
 // Proves that every destination element is covered exactly once by source elements, chooses among
-// replicas so that the busiest NIC is as light as can be (a replica on the destination's own node costs no
-// NIC and is preferred), and lowers to copies with adjacent runs merged and equal steps folded to levels.
-// The result does not depend on the order of `sources` and `destinations`, which are sorted by rank id.
+// replicas so that the busiest NIC is as light as can be (a replica on the destination's own node
+// costs no NIC and is preferred), and lowers to copies with adjacent runs merged and equal steps
+// folded to levels. The result does not depend on the order of `sources` and `destinations`, which
+// are sorted by rank id.
 //
-// FailedPrecondition: a destination box that no source holds (names tensor, box, rank). InvalidArgument:
-// two destination pieces of a rank that overlap in memory, types with no conversion between them, a piece
-// outside its tensor or region. Cost is linear in pieces (times the overlaps of each).
+// FailedPrecondition: a destination box that no source holds (names tensor, box, rank).
+// InvalidArgument: two destination pieces of a rank that overlap in memory, types with no
+// conversion between them, a piece outside its tensor or region. Cost is linear in pieces (times
+// the overlaps of each).
 absl::StatusOr<Plan> BuildPlan(const PlanInput& input);
 
-// The least bytes that the busiest NIC must carry for this input whatever the plan: the larger of, for
-// every node, distinct bytes that its ranks need and do not have, over its NICs; and all distinct bytes
-// that must leave the source nodes, over the NICs that can send them.
+// The least bytes that the busiest NIC must carry for this input whatever the plan: the larger of,
+// for every node, distinct bytes that its ranks need and do not have, over its NICs; and all
+// distinct bytes that must leave the source nodes, over the NICs that can send them.
 uint64_t LowerBound(const PlanInput& input);
 
-// A plan as text for people: ranks, per-pair bytes, transfers with their copies; `max_transfers` bounds
-// the list.
+// A plan as text for people: ranks, per-pair bytes, transfers with their copies; `max_transfers`
+// bounds the list.
 std::string Describe(const Plan& plan, const TensorTable& tensors, size_t max_transfers);
 
 }  // namespace xfer
