@@ -39,6 +39,7 @@ xfer_find_cmake(absl absl::status libabsl-dev)
 xfer_find_cmake(spdlog spdlog::spdlog libspdlog-dev)
 xfer_find_pkgconfig(GRPCPP grpc++ libgrpc++-dev)
 xfer_find_pkgconfig(XXHASH libxxhash libxxhash-dev)
+xfer_find_pkgconfig(IBVERBS libibverbs libibverbs-dev)
 
 find_path(XFER_NLOHMANN_INCLUDE nlohmann/json.hpp)
 if(NOT XFER_NLOHMANN_INCLUDE)
