@@ -64,8 +64,8 @@ TEST(PresetsTest, AllAreValid) {
   }
 }
 
-// Element, tensor and byte totals that the models' publishers (or readers of the checkpoints) state. They
-// pin every shape at once.
+// Element, tensor and byte totals that the models' publishers (or readers of the checkpoints)
+// state. They pin every shape at once.
 TEST(PresetsTest, TotalsAreThePublishedOnes) {
   struct Fact {
     std::string name;
@@ -102,8 +102,9 @@ TEST(PresetsTest, TotalsAreThePublishedOnes) {
 // The bytes of the checkpoint as published, whose scale tensors are counted apart from its weights.
 TEST(PresetsTest, QuantisedKimiHasThePublishedScales) {
   std::string json = Preset("Kimi-K2-Instruct").config.raw;
-  json.insert(json.rfind('}'),
-              R"(, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]})");
+  json.insert(
+      json.rfind('}'),
+      R"(, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]})");
   const absl::StatusOr<HfConfig> config = ParseHfConfig(json);
   ASSERT_TRUE(config.ok()) << config.status();
   const absl::StatusOr<TensorTable> table = BuildTensorTable(*config);
@@ -122,8 +123,7 @@ TEST(PresetsTest, QuantisedKimiHasThePublishedScales) {
   }
   EXPECT_EQ(scales, 69608);
   EXPECT_EQ(scale_elements, 1026470731056 - 1026408235864);
-  const TensorId kv_a =
-      table->Find("model.layers.3.self_attn.kv_a_proj_with_mqa.weight_scale_inv");
+  const TensorId kv_a = table->Find("model.layers.3.self_attn.kv_a_proj_with_mqa.weight_scale_inv");
   ASSERT_GE(kv_a, 0);
   EXPECT_EQ((*table)[kv_a].shape, (Dims{5, 56}));
 }
