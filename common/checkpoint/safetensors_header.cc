@@ -82,8 +82,8 @@ absl::StatusOr<Dims> ParseShape(const Json& tensor) {
   for (const Json& extent : *it) {
     if (!extent.is_number_unsigned() ||
         extent.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("shape has ", ShowJson(extent), ", which is no whole number of 0 .. 2^63 - 1"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "shape has ", ShowJson(extent), ", which is no whole number of 0 .. 2^63 - 1"));
     }
     shape.push_back(extent.get<int64_t>());
   }
@@ -146,8 +146,9 @@ absl::Status ParseMetadata(absl::string_view path, const Json& value, Safetensor
   }
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": ", kMetadata, " '", Show(key), "' is ", ShowJson(text), ", which is not a string"));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", kMetadata, " '", Show(key),
+                                                     "' is ", ShowJson(text),
+                                                     ", which is not a string"));
     }
     header.metadata[key] = text.get<std::string>();
   }
