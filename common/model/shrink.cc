@@ -51,7 +51,10 @@ int64_t ShrinkVocab(const ModelSpec& spec) {
   const int64_t full = spec.config.vocab_size;
   const int64_t rollout_unit = Lcm({kSglangVocabUnit, spec.rollout.gpus_per_engine});
   const int64_t train_unit = int64_t{train.vocab_divisor} * train.tp;
-  if (PaddedVocab(full, train) == full) return OddMultiple(Lcm({rollout_unit, train_unit}), kVocab);
+  if (PaddedVocab(full, train) == full) {
+    const int64_t unit = Lcm({rollout_unit, train_unit});
+    return OddMultiple(unit, std::max(kVocab, 2 * unit + 1));  // not once a power of two
+  }
   for (int64_t vocab = OddMultiple(rollout_unit, kVocab); vocab < full; vocab += rollout_unit) {
     const int64_t padding = PaddedVocab(vocab, train) - vocab;
     if (padding > 0 && padding * train.tp < PaddedVocab(vocab, train)) return vocab;

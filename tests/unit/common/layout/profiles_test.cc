@@ -1,6 +1,8 @@
 // Every profile, at full size (layouts are descriptions, so that costs no memory) and shrunk.
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/layout/layout.h"
 #include "gmock/gmock.h"
@@ -23,10 +25,24 @@ Bytes BytesOf(const RankLayout& layout) {
   return out;
 }
 
-class ProfileTest : public ::testing::TestWithParam<ModelSpec> {};
+std::vector<std::string> PresetNames() {
+  std::vector<std::string> out;
+  for (const ModelSpec& spec : Presets()) out.push_back(spec.name);
+  return out;
+}
+
+class ProfileTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<ModelSpec> spec = FindPreset(GetParam());
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    spec_ = *std::move(spec);
+  }
+  ModelSpec spec_;
+};
 
 TEST_P(ProfileTest, LayoutsOfAFullSizeStageAndEngineAreSound) {
-  const ModelSpec& spec = GetParam();
+  const ModelSpec& spec = spec_;
   const absl::StatusOr<TensorTable> table = BuildTensorTable(spec.config);
   ASSERT_TRUE(table.ok()) << table.status();
   const int per_stage = spec.train.world / spec.train.pp;
@@ -94,7 +110,7 @@ TEST(ProfileBytesTest, TrainingRanksHaveTheComputedElements) {
 // All ranks of the shrunk profile fit into the memory of one machine, and the rules that the full
 // one exercises are still there.
 TEST_P(ProfileTest, TheShrunkProfileIsSmallAndPadsWhereTheFullOneDoes) {
-  const absl::StatusOr<ModelSpec> small = Shrink(GetParam());
+  const absl::StatusOr<ModelSpec> small = Shrink(spec_);
   ASSERT_TRUE(small.ok()) << small.status();
   const absl::StatusOr<TensorTable> table = BuildTensorTable(small->config);
   ASSERT_TRUE(table.ok()) << table.status();
@@ -122,17 +138,18 @@ TEST_P(ProfileTest, TheShrunkProfileIsSmallAndPadsWhereTheFullOneDoes) {
   }
   RecordProperty("bytes_of_all_ranks", std::to_string(total));
   EXPECT_LT(total, int64_t{6} << 30);
-  const int64_t unit = int64_t{GetParam().train.vocab_divisor} * GetParam().train.tp;
-  EXPECT_EQ(padding > 0, GetParam().config.vocab_size % unit != 0);
+  const int64_t unit = int64_t{spec_.train.vocab_divisor} * spec_.train.tp;
+  EXPECT_EQ(padding > 0, spec_.config.vocab_size % unit != 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ProfileTest, ::testing::ValuesIn(Presets()), [](const auto& info) {
-  std::string name = info.param.name;
-  for (char& c : name) {
-    if (!isalnum(static_cast<unsigned char>(c))) c = '_';
-  }
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(All, ProfileTest, ::testing::ValuesIn(PresetNames()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) {
+                             if (!isalnum(static_cast<unsigned char>(c))) c = '_';
+                           }
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace xfer
