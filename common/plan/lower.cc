@@ -157,7 +157,6 @@ class Lowerer {
   void AddPart(const Part& part) {
     const Unit& unit = units_.units[part.unit];
     const std::vector<Piece>& pieces = ranks_.manifests[unit.destination]->pieces;
-    const Holder holder = index_.sets()[unit.holders][part.holder];
     int64_t row = 0;  // of the unit, at which the segment starts
     for (uint32_t s = 0; s < unit.segments && row < part.first_row + part.rows; ++s) {
       const Segment& segment = units_.segments[unit.first_segment + s];
@@ -172,32 +171,78 @@ class Lowerer {
           box.start[0] += low - row;
           box.extent[0] = high - low;
         }
-        AddBox(std::move(box), unit.destination, holder, index_.PieceOf(source, holder),
-               destination);
+        AddBox(std::move(box), unit.destination, FromOf(part, s, source), destination);
       }
       row += rows;
     }
+    transfer_of_part_.push_back(static_cast<uint32_t>(out_.size()) - 1);
   }
 
-  std::vector<Transfer> Finish() {
+  std::vector<Transfer> Finish(absl::Span<const Part> parts) {
     EndTransfer();
     EndTensor();
-    for (size_t i = 0; i < out_.size(); ++i) out_[i].id = static_cast<TransferId>(i);
+    std::vector<TransferId> new_ids(out_.size());
+    for (size_t i = 0; i < out_.size(); ++i) {
+      new_ids[out_[i].id] = static_cast<TransferId>(i);
+      out_[i].id = static_cast<TransferId>(i);
+    }
+    for (size_t p = 0; p < parts.size(); ++p) {
+      if (parts[p].peer < 0) continue;
+      WaitForPeer(parts, parts[p], new_ids, out_[new_ids[transfer_of_part_[p]]]);
+    }
     return std::move(out_);
   }
 
-  void Reserve(size_t n) { out_.reserve(n); }
+  void Reserve(size_t n) {
+    out_.reserve(n);
+    transfer_of_part_.reserve(n);
+  }
 
  private:
-  void AddBox(Box box, int32_t rank, const Holder& holder, const Piece& source,
-              const Piece& destination) {
-    Copy copy = CopyOf(box, source, destination);
+  // Where the bytes of a box come from.
+  struct From {
+    int32_t rank;
+    const Piece& piece;
+  };
+
+  // Of segment `s` of the part's unit, that is common to `source`. A peer's unit has the same
+  // segments.
+  From FromOf(const Part& part, uint32_t s, const SourceBox& source) const {
+    if (part.peer >= 0) {
+      const Unit& peer = units_.units[part.peer];
+      const Segment& segment = units_.segments[peer.first_segment + s];
+      return {peer.destination, ranks_.manifests[peer.destination]->pieces[segment.piece]};
+    }
+    const Holder& holder = index_.sets()[units_.units[part.unit].holders][part.holder];
+    return {holder.rank, index_.PieceOf(source, holder)};
+  }
+
+  // Makes `transfer`, which holds `part`, wait for all that fill its rows at the peer.
+  void WaitForPeer(absl::Span<const Part> parts, const Part& part,
+                   const std::vector<TransferId>& new_ids, Transfer& transfer) const {
+    const auto first = std::lower_bound(
+        parts.begin(), parts.end(), part.peer,
+        [](const Part& p, int32_t unit) { return static_cast<int32_t>(p.unit) < unit; });
+    for (auto it = first; it != parts.end() && static_cast<int32_t>(it->unit) == part.peer; ++it) {
+      if (it->first_row >= part.first_row + part.rows ||
+          part.first_row >= it->first_row + it->rows) {
+        continue;
+      }
+      const TransferId id = new_ids[transfer_of_part_[it - parts.begin()]];
+      auto& waits = transfer.waits_for;
+      const auto at = std::lower_bound(waits.begin(), waits.end(), id);
+      if (at == waits.end() || *at != id) waits.insert(at, id);
+    }
+  }
+
+  void AddBox(Box box, int32_t rank, const From& from, const Piece& destination) {
+    Copy copy = CopyOf(box, from.piece, destination);
     const uint64_t bytes = copy.bytes();
-    if (open_ && Joins(box, rank, holder, destination)) {
+    if (open_ && Joins(box, rank, from, destination)) {
       Transfer& last = out_.back();
       last.box.extent[0] += Rows(box);
       last.bytes += bytes;
-      AppendCopy(last.copies, std::move(copy), SizeOf(source.dtype), SizeOf(destination.dtype));
+      AppendCopy(last.copies, std::move(copy), SizeOf(from.piece.dtype), SizeOf(destination.dtype));
       return;
     }
     EndTransfer();
@@ -208,22 +253,24 @@ class Lowerer {
     Transfer& transfer = out_.emplace_back();
     transfer.tensor = destination.tensor;
     transfer.box = std::move(box);
-    transfer.source = holder.rank;
-    transfer.source_region = holder.region;
+    transfer.id = static_cast<TransferId>(out_.size() - 1);  // until Finish()
+    transfer.source = from.rank;
+    transfer.source_region = from.piece.region;
     transfer.destination = rank;
     transfer.destination_region = destination.region;
     transfer.bytes = bytes;
-    transfer.conversion = {source.dtype, destination.dtype};
+    transfer.conversion = {from.piece.dtype, destination.dtype};
     transfer.copies.push_back(std::move(copy));
     open_ = true;
   }
 
-  bool Joins(const Box& box, int32_t rank, const Holder& holder, const Piece& destination) const {
+  bool Joins(const Box& box, int32_t rank, const From& from, const Piece& destination) const {
     const Transfer& last = out_.back();
     return last.destination == rank && last.tensor == destination.tensor &&
-           last.source == holder.rank && last.source_region == holder.region &&
-           last.destination_region == destination.region && last.conversion.from == holder.type() &&
-           last.conversion.to == destination.dtype && Stacks(last.box, box);
+           last.source == from.rank && last.source_region == from.piece.region &&
+           last.destination_region == destination.region &&
+           last.conversion.from == from.piece.dtype && last.conversion.to == destination.dtype &&
+           Stacks(last.box, box);
   }
 
   void EndTransfer() {
@@ -250,8 +297,9 @@ class Lowerer {
   const SourceIndex& index_;
   const Units& units_;
   std::vector<Transfer> out_;
-  bool open_ = false;           // out_.back() may still grow
-  size_t first_of_tensor_ = 0;  // in out_: of the destination and tensor in hand
+  std::vector<uint32_t> transfer_of_part_;  // as Transfer::id until Finish()
+  bool open_ = false;                       // out_.back() may still grow
+  size_t first_of_tensor_ = 0;              // in out_: of the destination and tensor in hand
 };
 
 }  // namespace
@@ -261,7 +309,7 @@ std::vector<Transfer> Lower(const Ranks& ranks, const SourceIndex& index, const 
   Lowerer lowerer(ranks, index, units);
   lowerer.Reserve(parts.size());
   for (const Part& part : parts) lowerer.AddPart(part);
-  return lowerer.Finish();
+  return lowerer.Finish(parts);
 }
 
 }  // namespace xfer::plan_internal

@@ -1,9 +1,11 @@
 // Checks of a rank's pieces: inside their tensors and regions, and apart from each other in memory.
+#include <optional>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/layout/footprint.h"
 #include "common/plan/planner_internal.h"
 
 namespace xfer::plan_internal {
@@ -49,78 +51,8 @@ const char* FaultOf(const TensorTable& tensors, const Manifest& manifest, const 
   return nullptr;
 }
 
-// The memory of a piece: runs at `offset`, repeated over levels with falling strides.
-struct Footprint {
-  struct Level {
-    int64_t count;
-    int64_t stride;
-  };
-  int64_t run = 0;
-  absl::InlinedVector<Level, 3> levels;
-
-  // Bytes from the first to behind the last, of the levels from `level` on.
-  int64_t Span(size_t level) const {
-    int64_t span = run;
-    for (size_t l = level; l < levels.size(); ++l) {
-      span += (levels[l].count - 1) * levels[l].stride;
-    }
-    return span;
-  }
-};
-
-Footprint FootprintOf(const Piece& piece) {
-  Footprint out;
-  out.run = SizeOf(piece.dtype);
-  for (size_t d = 0; d < piece.strides.size(); ++d) {
-    if (piece.box.extent[d] > 1) out.levels.push_back({piece.box.extent[d], piece.strides[d]});
-  }
-  std::sort(out.levels.begin(), out.levels.end(),
-            [](const auto& a, const auto& b) { return a.stride > b.stride; });
-  while (!out.levels.empty() && out.levels.back().stride == out.run) {
-    out.run *= out.levels.back().count;
-    out.levels.pop_back();
-  }
-  return out;
-}
-
-bool OverlapsItself(const Footprint& footprint) {
-  for (size_t l = 0; l < footprint.levels.size(); ++l) {
-    if (footprint.levels[l].stride < footprint.Span(l + 1)) return true;
-  }
-  return false;
-}
-
-// Decides whether two footprints share a byte. Exact while `budget` lasts, which only footprints
-// with different strides use up; then true, so that what cannot be proved is refused.
-bool Overlap(const Footprint& a, size_t la, int64_t at, const Footprint& b, size_t lb, int64_t bt,
-             int& budget) {
-  if (at + a.Span(la) <= bt || bt + b.Span(lb) <= at) return false;
-  const bool a_ends = la == a.levels.size();
-  const bool b_ends = lb == b.levels.size();
-  if (a_ends && b_ends) return true;
-  if (--budget < 0) return true;
-  if (!a_ends && !b_ends && a.levels[la].stride == b.levels[lb].stride) {
-    // Inner parts are no wider than the stride, so only neighbouring steps can meet.
-    const int64_t stride = a.levels[la].stride;
-    const int64_t distance = bt - at;
-    const int64_t near = -distance / stride;
-    const int64_t low = std::max(near - 1, -(a.levels[la].count - 1));
-    const int64_t high = std::min(near + 1, b.levels[lb].count - 1);
-    for (int64_t step = low; step <= high; ++step) {
-      if (Overlap(a, la + 1, at, b, lb + 1, at + distance + step * stride, budget)) return true;
-    }
-    return false;
-  }
-  if (a_ends || (!b_ends && b.levels[lb].stride > a.levels[la].stride)) {
-    return Overlap(b, lb, bt, a, la, at, budget);
-  }
-  // Unroll a's outer level over the steps that reach b's span.
-  const auto [count, stride] = a.levels[la];
-  const int64_t first = std::max<int64_t>(0, (bt - at - a.Span(la + 1)) / stride);
-  for (int64_t i = first; i < count && at + i * stride < bt + b.Span(lb); ++i) {
-    if (Overlap(a, la + 1, at + i * stride, b, lb, bt, budget)) return true;
-  }
-  return false;
+std::optional<Footprint> FootprintOf(const Piece& piece) {
+  return MakeFootprint(piece.offset, piece.box.extent, piece.strides, SizeOf(piece.dtype));
 }
 
 struct Extent {
@@ -134,7 +66,9 @@ struct Extent {
   }
 };
 
-constexpr int kOverlapBudget = 1 << 16;
+// Runs that may be walked to prove the pieces of one rank apart. Only pieces that interleave with
+// different strides are walked; a real rank has none.
+constexpr int64_t kWalkBudget = 1 << 22;
 
 }  // namespace
 
@@ -157,15 +91,16 @@ absl::Status CheckApart(const TensorTable& tensors, const PlanRank& rank,
   extents.reserve(manifest.pieces.size());
   for (uint32_t i = 0; i < manifest.pieces.size(); ++i) {
     const Piece& piece = manifest.pieces[i];
-    const Footprint footprint = FootprintOf(piece);
-    if (OverlapsItself(footprint)) {
+    const std::optional<Footprint> footprint = FootprintOf(piece);
+    if (!footprint.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat(Label(tensors, rank, piece), " overlaps itself in memory with strides [",
                        absl::StrJoin(piece.strides, ", "), "]; give each element its own bytes"));
     }
-    extents.push_back({piece.region, i, piece.offset, piece.offset + footprint.Span(0)});
+    extents.push_back({piece.region, i, piece.offset, piece.offset + footprint->length});
   }
   if (!std::is_sorted(extents.begin(), extents.end())) std::sort(extents.begin(), extents.end());
+  int64_t budget = kWalkBudget;
   std::vector<Extent> open;  // earlier extents that reach behind the present one's start
   for (const Extent& now : extents) {
     std::erase_if(open,
@@ -173,9 +108,9 @@ absl::Status CheckApart(const TensorTable& tensors, const PlanRank& rank,
     for (const Extent& other : open) {
       const Piece& a = manifest.pieces[other.piece];
       const Piece& b = manifest.pieces[now.piece];
-      int budget = kOverlapBudget;
-      if (Overlap(FootprintOf(a), 0, 0, FootprintOf(b), 0,
-                  static_cast<int64_t>(now.begin - other.begin), budget)) {
+      const std::optional<bool> overlap = Overlap(*FootprintOf(a), *FootprintOf(b), budget);
+      // What cannot be proved is refused.
+      if (overlap.value_or(true)) {
         return absl::InvalidArgumentError(
             absl::StrCat(Label(tensors, rank, a), " at offset ", a.offset, " and ",
                          tensors[b.tensor].name, " ", b.box.ToString(), " at offset ", b.offset,

@@ -38,7 +38,7 @@ absl::StatusOr<Plan> BuildPlan(const PlanInput& input) {
   XFER_ASSIGN_OR_RETURN(plan_internal::Units units,
                         plan_internal::BuildUnits(*input.tensors, ranks, index));
   const std::vector<plan_internal::Part> parts =
-      plan_internal::Choose(ranks, index.sets(), units.units);
+      plan_internal::Choose(ranks, index, units, input.fan_out);
   Plan plan;
   plan.generation = input.generation;
   plan.transfers = plan_internal::Lower(ranks, index, units, parts);

@@ -18,6 +18,15 @@ struct RankManifest {
   const Manifest* manifest = nullptr;
 };
 
+// Whether ranks that were filled pass bytes on. Such transfers have a rollout rank as their source
+// and wait for the transfers that fill it.
+enum class FanOut : uint8_t {
+  kNone,   // sources fill every destination
+  kNode,   // what several ranks of a node need in equal boxes enters it once and is passed on
+           // locally
+  kRelay,  // kNode, and nodes pass on to others what would make the sources' NICs the bottleneck
+};
+
 struct PlanInput {
   uint64_t generation = 0;
   const TensorTable* tensors = nullptr;  // borrowed for the call
@@ -25,6 +34,7 @@ struct PlanInput {
   std::vector<RankManifest> destinations;
   // NICs of each node, for the lower bound and the balance; a node that is not named has one.
   std::vector<std::pair<std::string, int32_t>> nics;
+  FanOut fan_out = FanOut::kNone;
 };
 
 // Proves that every destination element is covered exactly once by source elements, chooses among

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -206,15 +207,50 @@ absl::StatusOr<Units> BuildUnits(const TensorTable& tensors, const Ranks& ranks,
 // --- Choice
 // ------------------------------------------------------------------------------------------
 
-// Rows [first_row, first_row + rows) of a unit come from one holder.
+// Bytes to be sent or received by any of some NICs.
+struct DealItem {
+  uint64_t bytes = 0;
+  int64_t rows = 1;  // in as many equal parts it may be split
+  uint32_t menu = 0;
+};
+// NICs to choose from; distinct.
+struct Menu {
+  std::vector<int32_t> nics;
+  std::vector<int32_t> reserve;  // taken only where `nics` would carry more than the floor
+};
+struct Dealt {
+  uint32_t item = 0;
+  int32_t nic = 0;
+  int64_t first_row = 0;
+  int64_t rows = 0;
+};
+// Deals items to the NICs of their menus so that the busiest NIC is as light as can be; few are
+// split. `load` has the bytes that each NIC carries beforehand and grows by what is dealt. `floor`:
+// bytes that some NIC carries whatever is done here, so that there is no need to stay below it.
+// Results by item, then row; every item is covered. Deterministic.
+std::vector<Dealt> Deal(absl::Span<const DealItem> items, absl::Span<const Menu> menus,
+                        double floor, std::vector<double>& load);
+
+// Indices of `count` things, largest first, equal ones in their order.
+std::vector<uint32_t> LargestFirst(size_t count, absl::FunctionRef<uint64_t(uint32_t)> bytes_of);
+
+// Numbers from 0 on for those of `which` units that have equal boxes, cut at equal places, and one
+// type, so that one can be filled from the other; by first appearance.
+std::vector<uint32_t> GroupUnits(const Ranks& ranks, const SourceIndex& index, const Units& units,
+                                 absl::Span<const uint32_t> which);
+
+// Rows [first_row, first_row + rows) of a unit come from one holder, or from another unit of its
+// group.
 struct Part {
   uint32_t unit = 0;
-  uint32_t holder = 0;  // in the unit's set
+  uint32_t holder = 0;  // in the unit's set; without meaning where there is a peer
+  int32_t peer = -1;    // the unit that passes them on; -1: none
   int64_t first_row = 0;
   int64_t rows = 0;
 };
 // Parts by unit, then row; every unit is covered. Deterministic.
-std::vector<Part> Choose(const Ranks& ranks, const HolderSets& sets, absl::Span<const Unit> units);
+std::vector<Part> Choose(const Ranks& ranks, const SourceIndex& index, const Units& units,
+                         FanOut fan_out);
 
 // --- Lowering
 // ----------------------------------------------------------------------------------------

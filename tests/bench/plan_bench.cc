@@ -3,12 +3,13 @@
 //
 //   plan_bench [MODEL ...]     all presets and the growth series where no model is named
 //
-// Prints medians; "ns/transfer" staying level is what linear cost looks like.
+// Prints medians; "ns/piece" (of sources and destinations) staying level is what linear cost looks
+// like.
 #include <malloc.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -18,19 +19,22 @@
 namespace xfer {
 namespace {
 
+// Processor time: planning has one thread, and the machine may have other work.
 double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
 uint64_t HeapBytes() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
 
 void PrintHead() {
   std::printf("%-34s %8s %8s %10s %9s %9s %11s %9s %8s %7s\n", "world", "sources", "dests",
-              "transfers", "copies", "input ms", "plan ms", "ns/trans", "plan MB", "ratio");
+              "transfers", "copies", "input ms", "plan ms", "ns/piece", "plan MB", "ratio");
 }
 
 // Plans `spec` until a second is spent, at least three times, and prints a line.
-bool Measure(const std::string& label, const ModelSpec& spec) {
+bool Measure(const std::string& label, const ModelSpec& spec, FanOut fan_out = FanOut::kNone) {
   const double start = Seconds();
   absl::StatusOr<SpecPlanInput> input = PlanInputFromSpec(spec);
   const double made = Seconds() - start;
@@ -38,11 +42,15 @@ bool Measure(const std::string& label, const ModelSpec& spec) {
     std::fprintf(stderr, "%s: %s\n", label.c_str(), input.status().ToString().c_str());
     return false;
   }
+  input->input.fan_out = fan_out;
   std::vector<double> times;
   size_t transfers = 0;
   size_t copies = 0;
   uint64_t bytes = 0;
   double ratio = 0;
+  size_t pieces = 0;
+  for (const RankManifest& rank : input->input.sources) pieces += rank.manifest->pieces.size();
+  for (const RankManifest& rank : input->input.destinations) pieces += rank.manifest->pieces.size();
   for (double spent = 0; times.size() < 3 || (spent < 1 && times.size() < 50);) {
     const uint64_t before = HeapBytes();
     const double begin = Seconds();
@@ -63,10 +71,18 @@ bool Measure(const std::string& label, const ModelSpec& spec) {
   const double median = times[times.size() / 2];
   std::printf("%-34s %8zu %8zu %10zu %9zu %9.1f %11.2f %9.0f %8.1f %7.3f\n", label.c_str(),
               input->input.sources.size(), input->input.destinations.size(), transfers, copies,
-              made * 1e3, median * 1e3, median * 1e9 / static_cast<double>(transfers),
+              made * 1e3, median * 1e3, median * 1e9 / static_cast<double>(pieces),
               static_cast<double>(bytes) / 1e6, ratio);
   std::fflush(stdout);
   return true;
+}
+
+// A preset with each kind of fan-out.
+bool MeasureFanOut(const ModelSpec& spec) {
+  bool ok = Measure(spec.name, spec);
+  ok &= Measure("  in the node", spec, FanOut::kNode);
+  ok &= Measure("  and between nodes", spec, FanOut::kRelay);
+  return ok;
 }
 
 // One preset with more and more engines, or pipeline and expert ranks.
@@ -108,10 +124,10 @@ int Main(int argc, char** argv) {
       std::fprintf(stderr, "%s\n", spec.status().ToString().c_str());
       return 2;
     }
-    ok &= Measure(spec->name, *spec);
+    ok &= MeasureFanOut(*spec);
   }
   if (argc == 1) {
-    for (const ModelSpec& spec : Presets()) ok &= Measure(spec.name, spec);
+    for (const ModelSpec& spec : Presets()) ok &= MeasureFanOut(spec);
     ok &= MeasureGrowth();
   }
   rusage usage{};

@@ -39,6 +39,7 @@ class World {
   std::deque<TestRank> sources;
   std::deque<TestRank> destinations;
   std::vector<std::pair<std::string, int32_t>> nics;
+  FanOut fan_out = FanOut::kNone;
 
   TestRank& AddSource(int32_t rank, const std::string& node, int32_t nic = 0);
   TestRank& AddDestination(int32_t engine, int32_t rank, const std::string& node, int32_t nic = 0);
@@ -47,8 +48,9 @@ class World {
 
   // Gives every region its memory: sources the tensors' values, the rest a pattern.
   void Fill();
-  // Carries out the transfers, checking each by itself: CheckTransfer(), the stream's order and
-  // length, no byte written twice. Records a test failure where something is wrong.
+  // Carries out the transfers in EagerOrder(), checking each by itself: CheckTransfer(), the
+  // stream's bytes and order, no byte written twice. Records a test failure where something is
+  // wrong.
   void Execute(const Plan& plan);
   // Compares every byte of every destination region: values where a piece is, the pattern
   // elsewhere.
@@ -58,9 +60,15 @@ class World {
   static std::vector<uint64_t> WireBytesBySource(const Plan& plan);
 
  private:
+  void ExecuteOne(const Transfer& transfer, const std::vector<uint8_t>& from,
+                  std::vector<uint8_t>& to, std::vector<bool>& seen) const;
   std::vector<std::vector<uint8_t>> Blank(const Manifest& manifest) const;
   void Write(const Piece& piece, std::vector<std::vector<uint8_t>>& memory) const;
 };
+
+// All transfers in an order that `waits_for` allows and that is hardest on a wait too few: whatever
+// may start does so at once. Shorter than the plan where transfers wait for each other.
+std::vector<const Transfer*> EagerOrder(const Plan& plan);
 
 // The bytes of element `index` (row-major number in the whole tensor) as type `dtype`. Values are
 // small whole numbers in floating types, so that conversions between those are exact.

@@ -25,7 +25,7 @@ DType RandomType(std::mt19937& rng) {
 
 // Each tensor is held whole by one to three groups of ranks, each with its own partition, and
 // partly by others; every destination engine has its own partition, too.
-World RandomWorld(uint32_t seed, bool convert) {
+World RandomWorld(uint32_t seed, bool convert, FanOut fan_out) {
   std::mt19937 rng(seed);
   World world;
   const int tensors = 1 + static_cast<int>(rng() % 6);
@@ -67,6 +67,14 @@ World RandomWorld(uint32_t seed, bool convert) {
       }
     }
   }
+  // Replicas on the destination side, which fan-out passes on.
+  const std::vector<Piece> shared = wanted[0];
+  for (int r = 1; r < destinations; ++r) {
+    for (const Piece& piece : shared) {
+      if (rng() % 2 == 0) wanted[r].push_back(piece);
+    }
+  }
+  world.fan_out = fan_out;
   for (int r = 0; r < sources; ++r) {
     TestRank& rank = world.AddSource(r, "node" + std::to_string(rng() % 3), rng() % 2);
     PlaceRandomly(held[r], rank.manifest, rng);
@@ -95,6 +103,7 @@ void ExpectEqual(const Plan& a, const Plan& b) {
     EXPECT_EQ(x.destination_region, y.destination_region);
     EXPECT_EQ(x.copies, y.copies);
     EXPECT_EQ(x.bytes, y.bytes);
+    EXPECT_EQ(x.waits_for, y.waits_for);
   }
 }
 
@@ -113,10 +122,10 @@ void ExpectOrdered(const Plan& plan) {
   }
 }
 
-void RunSeeds(uint32_t first, uint32_t last, bool convert) {
+void RunSeeds(uint32_t first, uint32_t last, bool convert, FanOut fan_out = FanOut::kNone) {
   for (uint32_t seed = first; seed < last; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    World world = RandomWorld(seed, convert);
+    World world = RandomWorld(seed, convert, fan_out);
     absl::StatusOr<Plan> plan = BuildPlan(world.Input());
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->generation, 7u);
@@ -144,6 +153,12 @@ void RunSeeds(uint32_t first, uint32_t last, bool convert) {
 TEST(PlannerProperty, DeliversEveryByte) { RunSeeds(0, 600, /*convert=*/false); }
 
 TEST(PlannerProperty, DeliversConverted) { RunSeeds(10000, 10300, /*convert=*/true); }
+
+TEST(PlannerProperty, DeliversWithFanOut) {
+  RunSeeds(20000, 20300, /*convert=*/false, FanOut::kNode);
+  RunSeeds(30000, 30300, /*convert=*/false, FanOut::kRelay);
+  RunSeeds(40000, 40200, /*convert=*/true, FanOut::kRelay);
+}
 
 // The box that `text` names behind `words`.
 Box BoxBehind(const std::string& text, const std::string& words) {
