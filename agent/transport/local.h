@@ -1,4 +1,5 @@
-// `local`: source and destination are memory of this very agent; a copy by the calling threads' helpers.
+// `local`: source and destination are memory of this very agent; a copy by the calling threads'
+// helpers.
 #ifndef XFER_AGENT_TRANSPORT_LOCAL_H_
 #define XFER_AGENT_TRANSPORT_LOCAL_H_
 
