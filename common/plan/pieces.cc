@@ -15,7 +15,10 @@ std::string Label(const TensorTable& tensors, const PlanRank& rank, const Piece&
   std::string tensor = piece.tensor >= 0 && piece.tensor < tensors.size()
                            ? tensors[piece.tensor].name
                            : absl::StrCat("#", piece.tensor);
-  return absl::StrCat(rank.id.ToString(), ", tensor ", tensor, " ", piece.box.ToString());
+  // Not Box::ToString(), whose sums a hostile box would overflow.
+  return absl::StrCat(rank.id.ToString(), ", tensor ", tensor, ", box of extent [",
+                      absl::StrJoin(piece.box.extent, ", "), "] at [",
+                      absl::StrJoin(piece.box.start, ", "), "]");
 }
 
 // What is wrong with a piece, or null.

@@ -46,11 +46,11 @@ TEST(FanOut, OffMeansNoWaits) {
 }
 
 TEST(FanOut, BytesEnterANodeOnceOverAllItsNics) {
-  World world = ReplicatedWorld(4, 1, 4, 2000, FanOut::kNode);
+  World world = ReplicatedWorld(4, 1, 4, 1000, FanOut::kNode);
   const Plan plan = MustPlan(world);
   EXPECT_EQ(plan.stats.wire_bytes, static_cast<uint64_t>(world.tensors.total_bytes()));
   EXPECT_EQ(plan.stats.bytes, 4u * world.tensors.total_bytes());
-  EXPECT_LT(plan.stats.ratio(), 1.2);  // parts of 64 KiB are as fine as it gets
+  EXPECT_LT(plan.stats.ratio(), 1.5);  // parts of 64 KiB are as fine as it gets
   for (const Transfer& transfer : plan.transfers) {
     const bool passed_on = plan.ranks[transfer.source].id.role == Role::kRollout;
     EXPECT_EQ(passed_on, !transfer.waits_for.empty());
@@ -69,20 +69,20 @@ TEST(FanOut, BytesEnterANodeOnceOverAllItsNics) {
 
 TEST(FanOut, NodesPassOnWhatTrainersCannotCarry) {
   // One trainer NIC, four nodes: without relays it carries four times the least.
-  World world = ReplicatedWorld(1, 4, 2, 2000, FanOut::kNode);
+  World world = ReplicatedWorld(1, 4, 2, 1000, FanOut::kNode);
   const uint64_t total = world.tensors.total_bytes();
   EXPECT_EQ(MustPlan(world).stats.busiest_out_bytes, 4 * total);
   world.fan_out = FanOut::kRelay;
   const Plan plan = MustPlan(world);
   EXPECT_EQ(plan.stats.wire_bytes, 4 * total);
-  EXPECT_LT(plan.stats.ratio(), 1.6);
+  EXPECT_LT(plan.stats.ratio(), 1.7);
   world.Fill();
   world.Execute(plan);
   world.ExpectDelivered();
 }
 
 TEST(FanOut, NoRelayWhereTrainersSuffice) {
-  const World world = ReplicatedWorld(8, 2, 2, 2000, FanOut::kRelay);
+  const World world = ReplicatedWorld(8, 2, 2, 1000, FanOut::kRelay);
   const Plan plan = MustPlan(world);
   for (const Transfer& transfer : plan.transfers) {
     if (plan.ranks[transfer.source].node != plan.ranks[transfer.destination].node) {

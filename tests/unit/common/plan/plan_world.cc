@@ -13,16 +13,19 @@ namespace {
 constexpr uint8_t kPattern = 0xA5;
 
 // Calls fn(offset) for each element of a piece's part `box`, in row-major order.
-void ForEachOffset(const Piece& piece, const Box& box, const std::function<void(uint64_t)>& fn) {
+template <typename Fn>
+void ForEachOffset(const Piece& piece, const Box& box, Fn fn) {
   Dims index(box.start.size(), 0);
+  uint64_t offset = piece.offset;
+  for (size_t d = 0; d < index.size(); ++d) {
+    offset += (box.start[d] - piece.box.start[d]) * piece.strides[d];
+  }
   for (int64_t n = box.NumElements(); n > 0; --n) {
-    uint64_t offset = piece.offset;
-    for (size_t d = 0; d < index.size(); ++d) {
-      offset += (box.start[d] - piece.box.start[d] + index[d]) * piece.strides[d];
-    }
     fn(offset);
     for (size_t d = index.size(); d-- > 0;) {
+      offset += piece.strides[d];
       if (++index[d] < box.extent[d]) break;
+      offset -= box.extent[d] * piece.strides[d];
       index[d] = 0;
     }
   }
@@ -71,9 +74,9 @@ void PutValue(int value, DType dtype, uint8_t* out) {
   }
 }
 
-// Naive expansion of a transfer, element by element, for conversions and as a reference.
-void ForEachElement(const Transfer& transfer,
-                    const std::function<void(uint64_t source, uint64_t destination)>& fn) {
+// Naive expansion of a transfer: calls fn(source, destination) for each element.
+template <typename Fn>
+void ForEachElement(const Transfer& transfer, Fn fn) {
   const uint64_t from = SizeOf(transfer.conversion.from);
   const uint64_t to = SizeOf(transfer.conversion.to);
   for (const Copy& copy : transfer.copies) {
@@ -169,6 +172,7 @@ std::vector<int64_t> ElementsOf(const Box& box, const Dims& shape) {
   // numbers.
   Piece piece = PackedPiece(0, Box::Whole(shape), 0, DType::kU8);
   std::vector<int64_t> out;
+  out.reserve(box.NumElements());
   ForEachOffset(piece, box, [&](uint64_t offset) { out.push_back(static_cast<int64_t>(offset)); });
   return out;
 }

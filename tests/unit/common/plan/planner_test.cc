@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <limits>
 #include <numeric>
 
 #include "tests/unit/common/plan/plan_world.h"
