@@ -30,6 +30,8 @@ struct TensorView {
 
 // One mapped file. Reading is thread-safe. Every offset, length, shape and type of the header is
 // checked when it is opened: a lying header is InvalidArgument and names file, tensor and value.
+// The file must not be made shorter while it is open; a SafetensorsWriter replaces files and never
+// does.
 class SafetensorsFile {
  public:
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);

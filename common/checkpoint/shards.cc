@@ -126,13 +126,16 @@ absl::Status CheckPart(const LocalTensor& local, const Part& part, const TensorT
         absl::StrCat("part of tensor number ", part.tensor, ", which the model does not have"));
   }
   const TensorInfo& hf = table[part.tensor];
-  const std::string what = absl::StrCat("part ", part.hf.ToString(), " of '", hf.name, "' ");
+  const auto refuse = [&](const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat("part of '", hf.name, "' from ",
+                                                   Shape(part.hf.start), " with extent ",
+                                                   Shape(part.hf.extent), " ", why...));
+  };
   const size_t rank = hf.shape.size();
   if (part.hf.start.size() != rank || part.hf.extent.size() != rank || local.shape.size() < rank ||
       part.local_start.size() != local.shape.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(what, "has another number of dimensions than ",
-                                                   Shape(hf.shape), " or local ",
-                                                   Shape(local.shape)));
+    return refuse("has another number of dimensions than ", Shape(hf.shape), " or local ",
+                  Shape(local.shape));
   }
   const size_t lead = local.shape.size() - rank;
   for (size_t d = 0; d < local.shape.size(); ++d) {
@@ -141,14 +144,12 @@ absl::Status CheckPart(const LocalTensor& local, const Part& part, const TensorT
     const int64_t hf_extent = d < lead ? 1 : hf.shape[d - lead];
     if (extent <= 0 || hf_start < 0 || hf_start > hf_extent - extent || part.local_start[d] < 0 ||
         part.local_start[d] > local.shape[d] - extent) {
-      return absl::InvalidArgumentError(absl::StrCat(what, "at local ", Shape(part.local_start),
-                                                     " does not lie inside ", Shape(hf.shape),
-                                                     " and local ", Shape(local.shape)));
+      return refuse("at local ", Shape(part.local_start), " does not lie inside ", Shape(hf.shape),
+                    " and local ", Shape(local.shape));
     }
   }
   if (!CanConvert(hf.dtype, local.dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, "is ", Name(hf.dtype), ", which has no conversion to ", Name(local.dtype)));
+    return refuse("is ", Name(hf.dtype), ", which has no conversion to ", Name(local.dtype));
   }
   return absl::OkStatus();
 }
@@ -218,8 +219,8 @@ absl::Status FillFromCheckpoint(const LocalTensor& local, const TensorTable& tab
                                 const Checkpoint& checkpoint, absl::Span<std::byte> memory,
                                 uint64_t version) {
   XFER_RETURN_IF_ERROR(CheckLocalTensor(local, table, memory.size()));
-  if (local.padding_elements > 0) std::memset(memory.data(), 0, memory.size());
-  const auto buffers = std::make_unique<Buffers>();
+  if (local.padding_elements > 0 && !memory.empty()) std::memset(memory.data(), 0, memory.size());
+  const auto buffers = std::make_unique_for_overwrite<Buffers>();
   for (const Part& part : local.parts) {
     const TensorInfo& hf = table[part.tensor];
     XFER_ASSIGN_OR_RETURN(const Source source, Open(local, hf, checkpoint, version));
@@ -244,7 +245,7 @@ absl::Status StepVersion(const LocalTensor& local, const TensorTable& table,
           "; its version cannot be stepped in place, fill it from the checkpoint"));
     }
   }
-  const auto buffers = std::make_unique<Buffers>();
+  const auto buffers = std::make_unique_for_overwrite<Buffers>();
   const auto size = static_cast<uint64_t>(SizeOf(local.dtype));
   for (const Part& part : local.parts) {
     const TensorInfo& hf = table[part.tensor];
@@ -272,7 +273,7 @@ absl::Status CheckAgainstCheckpoint(const LocalTensor& local, const TensorTable&
                                     const Checkpoint& checkpoint, uint64_t version,
                                     absl::Span<const std::byte> memory) {
   XFER_RETURN_IF_ERROR(CheckLocalTensor(local, table, memory.size()));
-  const auto buffers = std::make_unique<Buffers>();
+  const auto buffers = std::make_unique_for_overwrite<Buffers>();
   Differences differences;
   uint64_t compared = 0;
   for (const Part& part : local.parts) {
