@@ -1,5 +1,4 @@
 // xfer-rank: emulates training and rollout ranks, any number in one process.
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -14,6 +13,7 @@
 #include "client/emulator/end_event.h"
 #include "client/rank_lists.h"
 #include "common/base/logging.h"
+#include "common/base/process.h"
 #include "common/base/status.h"
 #include "spdlog/spdlog.h"
 
@@ -96,7 +96,6 @@ absl::Status MakeDumpDirectories(const std::string& dump_dir) {
 }
 
 absl::Status Run(Flags& flags) {
-  XFER_ASSIGN_OR_RETURN(flags.emulator.ranks, Ranks(flags));
   flags.log.process = absl::StrCat("rank-", flags.emulator.ranks.front().ToString());
   for (char& c : flags.log.process) {
     if (c == ' ') c = '-';
@@ -121,6 +120,7 @@ absl::Status Run(Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
+  InitProcess();
   CLI::App app(
       "Emulates ranks of a job: registers their memory with this node's agent, steps the trainers' "
       "weights, and checks what the engines get.",
@@ -136,7 +136,12 @@ int Main(int argc, char** argv) {
     fprintf(stderr, "xfer-rank: %s\n", error.what());
     return 2;
   }
-  signal(SIGPIPE, SIG_IGN);
+  absl::StatusOr<std::vector<RankId>> ranks = Ranks(flags);
+  if (!ranks.ok()) {
+    fprintf(stderr, "xfer-rank: %s\n", std::string(ranks.status().message()).c_str());
+    return 2;
+  }
+  flags.emulator.ranks = *std::move(ranks);
   const absl::Status status = Run(flags);
   if (status.ok()) return 0;
   fprintf(stderr, "xfer-rank: %s\n", std::string(status.message()).c_str());
