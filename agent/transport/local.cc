@@ -47,9 +47,9 @@ class LocalEndpoint final : public Endpoint {
   };
 
   void RangeDone(const TransferKey& key, const Completion& completion);
-  void FinishDone(const TransferKey& key, const absl::Status& status);
+  void FinishDone(const TransferKey& key, absl::Status status);
   // What Enter() or, if that allows it, Finished() says.
-  absl::Status Finish(const TransferKey& key, uint64_t digest, const absl::Status& refused);
+  absl::Status Finish(const TransferKey& key, uint64_t digest, absl::Status refused);
 
   const std::shared_ptr<CopyPool> pool_;
   ReceiveTable* const table_;
@@ -109,17 +109,17 @@ class LocalEndpoint::FinishJob final : public CopyPool::Job {
  public:
   FinishJob(LocalEndpoint* owner, const TransferKey& key, uint64_t digest, absl::Status refused)
       : Job(owner, 1), owner_(owner), key_(key), digest_(digest), refused_(std::move(refused)) {}
-  void Step(uint64_t) override { status_ = owner_->Finish(key_, digest_, refused_); }
+  void Step(uint64_t) override { status_ = owner_->Finish(key_, digest_, std::move(refused_)); }
   void Done(bool cancelled) override {
-    owner_->FinishDone(key_,
-                       cancelled ? absl::CancelledError("the endpoint was destroyed") : status_);
+    owner_->FinishDone(
+        key_, cancelled ? absl::CancelledError("the endpoint was destroyed") : std::move(status_));
   }
 
  private:
   LocalEndpoint* const owner_;
   const TransferKey key_;
   const uint64_t digest_;
-  const absl::Status refused_;
+  absl::Status refused_;
   absl::Status status_;
 };
 
@@ -150,7 +150,8 @@ absl::Status LocalEndpoint::PostRange(const SendRange& range) {
     completion.end = range.end;
     completion.status = refused;
     absl::MutexLock lock(&mu_);
-    states_[key].refused.Update(refused);
+    // A status of its own: the two may end in different threads.
+    states_[key].refused.Update(absl::Status(refused.code(), refused.message()));
     completions_.push_back(std::move(completion));
     return absl::OkStatus();
   }
@@ -179,15 +180,14 @@ absl::Status LocalEndpoint::PostFinish(const SyncKey& sync, const Transfer& tran
     state.digest = digest;
     ++jobs_;
     if (state.ranges > 0) return absl::OkStatus();  // the last range takes it on
-    refused = state.refused;
+    refused = std::move(state.refused);
   }
-  pool_->Submit(std::make_shared<FinishJob>(this, key, digest, refused));
+  pool_->Submit(std::make_shared<FinishJob>(this, key, digest, std::move(refused)));
   return absl::OkStatus();
 }
 
-absl::Status LocalEndpoint::Finish(const TransferKey& key, uint64_t digest,
-                                   const absl::Status& refused) {
-  XFER_RETURN_IF_ERROR(refused);
+absl::Status LocalEndpoint::Finish(const TransferKey& key, uint64_t digest, absl::Status refused) {
+  if (!refused.ok()) return refused;
   XFER_RETURN_IF_ERROR(table_->Enter(key.sync, key.transfer).status());
   absl::Status status = table_->Finished(key.sync, key.transfer, digest);
   table_->Leave(key.sync, key.transfer);
@@ -204,7 +204,7 @@ void LocalEndpoint::RangeDone(const TransferKey& key, const Completion& completi
     state.refused.Update(completion.status);
     finish = --state.ranges == 0 && state.finishing;
     digest = state.digest;
-    refused = state.refused;
+    if (finish) refused = std::move(state.refused);
     --ranges_;
     completions_.push_back(completion);
     if (!finish) {
@@ -214,17 +214,17 @@ void LocalEndpoint::RangeDone(const TransferKey& key, const Completion& completi
       return;
     }
   }
-  FinishDone(key, Finish(key, digest, refused));
+  FinishDone(key, Finish(key, digest, std::move(refused)));
   absl::MutexLock lock(&mu_);
   --jobs_;
   changed_.SignalAll();
 }
 
-void LocalEndpoint::FinishDone(const TransferKey& key, const absl::Status& status) {
+void LocalEndpoint::FinishDone(const TransferKey& key, absl::Status status) {
   Completion completion;
   completion.transfer = key.transfer;
   completion.finish = true;
-  completion.status = status;
+  completion.status = std::move(status);
   absl::MutexLock lock(&mu_);
   states_.erase(key);
   completions_.push_back(std::move(completion));

@@ -46,8 +46,8 @@ void ReceiveStream::Open() {
 }
 
 void ReceiveStream::Close(absl::string_view reason, bool wait) {
-  auto close = [self = shared_from_this(), status = absl::CancelledError(reason)] {
-    self->CloseNow(status);
+  auto close = [self = shared_from_this(), text = std::string(reason)] {
+    self->CloseNow(absl::CancelledError(text));
   };
   if (wait) {
     loop_->RunSync(close);

@@ -45,7 +45,7 @@ class TransportConformance : public ::testing::TestWithParam<HarnessFactory> {
   }
   void ExpectUntouched(TransferId transfer, const SyncKey& sync = kSync) {
     const std::vector<std::byte> got = table().bytes(sync, transfer);
-    EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](std::byte b) { return b == kGuard; }));
+    EXPECT_TRUE(got == std::vector<std::byte>(got.size(), kGuard));
     EXPECT_EQ(table().done(sync, transfer), 0);
   }
 
@@ -56,7 +56,7 @@ class TransportConformance : public ::testing::TestWithParam<HarnessFactory> {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportConformance);
 
 TEST_P(TransportConformance, MovesAWholeTransfer) {
-  const Transfer transfer = Contiguous(3, (5 << 20) + 123, 64, 1000);
+  const Transfer transfer = Contiguous(3, (3 << 20) + 123, 64, 1000);
   std::vector<std::byte> source = RandomBytes(transfer.bytes + 64, 1);
   Expect(transfer, transfer.bytes + 2000);
   ASSERT_EQ(SendAll(*endpoint_, kSync, transfer, source, 64 << 20), absl::OkStatus());
@@ -118,7 +118,7 @@ TEST_P(TransportConformance, TakesRangesInAnyOrder) {
 }
 
 TEST_P(TransportConformance, MovesThousandsOfTinyTransfers) {
-  constexpr TransferId kCount = 5000;
+  constexpr TransferId kCount = 3000;
   std::vector<std::byte> source = RandomBytes(1 << 16, 6);
   std::vector<Transfer> transfers;
   std::mt19937 random(7);

@@ -131,7 +131,12 @@ TEST_P(TransportConformance, ADestroyedEndpointReadsTheSourceNoMore) {
   EXPECT_EQ(SendAll(*endpoint_, kSync, next, source), absl::OkStatus());
   const std::vector<std::byte> got = table().bytes(kSync, 1);
   uint64_t foreign = 0;
-  for (size_t i = 0; i < got.size(); ++i) foreign += got[i] != kGuard && got[i] != original[i];
+  for (size_t at = 0; at < got.size(); at += kDigestLeafBytes) {
+    if (std::memcmp(&got[at], &original[at], kDigestLeafBytes) == 0) continue;
+    for (size_t i = at; i < at + kDigestLeafBytes; ++i) {
+      foreign += got[i] != kGuard && got[i] != original[i];
+    }
+  }
   EXPECT_EQ(foreign, 0u);
 }
 

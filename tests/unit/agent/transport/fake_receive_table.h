@@ -52,6 +52,7 @@ class FakeReceiveTable final : public ReceiveTable {
   void Release() {
     absl::MutexLock lock(&mu_);
     held_ = false;
+    changed_.SignalAll();
   }
 
   absl::StatusOr<Target> Enter(const SyncKey& sync, TransferId transfer) override {
@@ -59,6 +60,7 @@ class FakeReceiveTable final : public ReceiveTable {
     Entry* entry = Find(sync, transfer);
     if (entry == nullptr) return absl::NotFoundError("no such sync or transfer");
     ++entry->entered;
+    changed_.SignalAll();
     return Target{&entry->transfer, entry->memory};
   }
 
@@ -70,14 +72,16 @@ class FakeReceiveTable final : public ReceiveTable {
       return;
     }
     --entry->entered;
+    changed_.SignalAll();
   }
 
   void Arrived(const SyncKey& sync, TransferId transfer, uint64_t begin, uint64_t end) override {
     Entry* entry = nullptr;
     {
       absl::MutexLock lock(&mu_);
-      auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; };
-      mu_.AwaitWithTimeout(absl::Condition(&released), absl::Seconds(20));
+      const absl::Time limit = absl::Now() + absl::Seconds(20);
+      while (held_ && !changed_.WaitWithDeadline(&mu_, limit)) {
+      }
       entry = Find(sync, transfer);
       if (entry == nullptr || entry->entered == 0) {
         breaches_.push_back(absl::StrCat("Arrived without Enter of transfer ", transfer));
@@ -123,21 +127,11 @@ class FakeReceiveTable final : public ReceiveTable {
   }
   // Waits (10 s at most) until everything entered has been left; false: it was not.
   bool WaitUntilLeft() {
-    absl::MutexLock lock(&mu_);
-    auto left = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return std::all_of(entries_.begin(), entries_.end(),
-                         [](const auto& entry) { return entry.second->entered == 0; });
-    };
-    return mu_.AwaitWithTimeout(absl::Condition(&left), absl::Seconds(10));
+    return WaitForEntered([](int entered) { return entered == 0; });
   }
   // Waits (10 s at most) until something is entered.
   bool WaitUntilEntered() {
-    absl::MutexLock lock(&mu_);
-    auto entered = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return std::any_of(entries_.begin(), entries_.end(),
-                         [](const auto& entry) { return entry.second->entered > 0; });
-    };
-    return mu_.AwaitWithTimeout(absl::Condition(&entered), absl::Seconds(10));
+    return WaitForEntered([](int entered) { return entered > 0; });
   }
   std::vector<std::string> breaches() {
     absl::MutexLock lock(&mu_);
@@ -155,6 +149,18 @@ class FakeReceiveTable final : public ReceiveTable {
     uint64_t digest = 0;
     std::map<uint64_t, uint64_t> ranges;  // begin -> end
   };
+
+  template <typename Fn>
+  bool WaitForEntered(Fn reached) {
+    const absl::Time limit = absl::Now() + absl::Seconds(10);
+    absl::MutexLock lock(&mu_);
+    while (true) {
+      int entered = 0;
+      for (const auto& [key, entry] : entries_) entered += entry->entered;
+      if (reached(entered)) return true;
+      if (changed_.WaitWithDeadline(&mu_, limit)) return false;
+    }
+  }
 
   Entry* Find(const SyncKey& sync, TransferId transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto it = entries_.find({sync, transfer});
@@ -199,6 +205,7 @@ class FakeReceiveTable final : public ReceiveTable {
 
   const bool verify_;
   absl::Mutex mu_;
+  absl::CondVar changed_;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<TransferKey, std::unique_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> breaches_ ABSL_GUARDED_BY(mu_);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -31,25 +32,14 @@ inline Transfer Contiguous(TransferId id, uint64_t bytes, uint64_t source_offset
   return MakeTransfer(id, {Copy{source_offset, destination_offset, bytes, {}}});
 }
 
-// fn(source offset, destination offset) for each byte of the copy below `level`, in order.
+// fn(source offset, destination offset, bytes) for each run of the copy below `level`, in order.
 template <typename Fn>
-void ForEachByteOf(const Copy& copy, size_t level, uint64_t source, uint64_t destination, Fn& fn) {
-  if (level == copy.levels.size()) {
-    for (uint64_t i = 0; i < copy.run; ++i) fn(source + i, destination + i);
-    return;
-  }
+void ForEachRunOf(const Copy& copy, size_t level, uint64_t source, uint64_t destination, Fn& fn) {
+  if (level == copy.levels.size()) return fn(source, destination, copy.run);
   const CopyLevel& repeat = copy.levels[level];
   for (uint64_t i = 0; i < repeat.count; ++i) {
-    ForEachByteOf(copy, level + 1, source + i * static_cast<uint64_t>(repeat.source_stride),
-                  destination + i * static_cast<uint64_t>(repeat.destination_stride), fn);
-  }
-}
-
-// Likewise for the whole stream.
-template <typename Fn>
-void ForEachByte(const Transfer& transfer, Fn fn) {
-  for (const Copy& copy : transfer.copies) {
-    ForEachByteOf(copy, 0, copy.source_offset, copy.destination_offset, fn);
+    ForEachRunOf(copy, level + 1, source + i * static_cast<uint64_t>(repeat.source_stride),
+                 destination + i * static_cast<uint64_t>(repeat.destination_stride), fn);
   }
 }
 
@@ -57,7 +47,12 @@ inline std::vector<std::byte> StreamOf(const Transfer& transfer,
                                        const std::vector<std::byte>& source) {
   std::vector<std::byte> stream;
   stream.reserve(transfer.bytes);
-  ForEachByte(transfer, [&](uint64_t from, uint64_t) { stream.push_back(source[from]); });
+  const auto append = [&](uint64_t from, uint64_t, uint64_t bytes) {
+    stream.insert(stream.end(), source.begin() + from, source.begin() + from + bytes);
+  };
+  for (const Copy& copy : transfer.copies) {
+    ForEachRunOf(copy, 0, copy.source_offset, copy.destination_offset, append);
+  }
   return stream;
 }
 
@@ -69,7 +64,12 @@ inline uint64_t SourceDigest(const Transfer& transfer, const std::vector<std::by
 inline std::vector<std::byte> Applied(const Transfer& transfer,
                                       const std::vector<std::byte>& source,
                                       std::vector<std::byte> before) {
-  ForEachByte(transfer, [&](uint64_t from, uint64_t to) { before[to] = source[from]; });
+  const auto apply = [&](uint64_t from, uint64_t to, uint64_t bytes) {
+    std::copy_n(source.begin() + from, bytes, before.begin() + to);
+  };
+  for (const Copy& copy : transfer.copies) {
+    ForEachRunOf(copy, 0, copy.source_offset, copy.destination_offset, apply);
+  }
   return before;
 }
 
@@ -77,11 +77,9 @@ inline std::vector<std::byte> Applied(const Transfer& transfer,
 inline std::vector<std::byte> RandomBytes(uint64_t bytes, uint32_t seed) {
   std::vector<std::byte> data(bytes);
   std::mt19937_64 random(seed);
-  uint64_t word = 0;
-  for (size_t i = 0; i < data.size(); ++i, word >>= 8) {
-    if (i % 8 == 0) word = random();
-    data[i] = static_cast<std::byte>(word);
-    if (data[i] == kGuard) data[i] = std::byte{0};
+  for (size_t i = 0; i < data.size(); i += sizeof(uint64_t)) {
+    const uint64_t word = random() & 0x7f7f7f7f7f7f7f7f;
+    std::memcpy(data.data() + i, &word, std::min(sizeof(word), data.size() - i));
   }
   return data;
 }
