@@ -1,0 +1,130 @@
+// xfer-coordinator: the daemon.
+#include <grpc/support/log.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/logging.h"
+#include "coordinator/coordinator.h"
+
+namespace xfer {
+namespace {
+
+constexpr absl::Duration kEndGrace = absl::Seconds(2);
+
+struct Flags {
+  std::string listen = "127.0.0.1:7300";
+  bool insecure = false;
+  int64_t lease_ms = 5000;
+  int64_t heartbeat_ms = 1000;
+  std::string log_dir;
+  std::string log_level = "info";
+  int ready_fd = -1;
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--listen", flags.listen, "HOST:PORT to listen on; port 0: any free one")
+      ->capture_default_str();
+  app.add_flag("--insecure", flags.insecure,
+               "Allow an address that is not a loopback one, without TLS");
+  app.add_option("--lease-ms", flags.lease_ms, "A node that is silent for longer is lost")
+      ->capture_default_str()
+      ->check(CLI::Range(50, 3'600'000));
+  app.add_option("--heartbeat-ms", flags.heartbeat_ms, "How often agents send a heartbeat")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'800'000));
+  app.add_option("--log-dir", flags.log_dir, "Directory for a log file beside stderr")
+      ->envname("XFER_LOG_DIR");
+  app.add_option("--log-level", flags.log_level, "What to log")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}));
+  app.add_option("--ready-fd", flags.ready_fd,
+                 "Write \"ready HOST:PORT\" to this descriptor once listening, and close it")
+      ->check(CLI::NonNegativeNumber);
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "xfer-coordinator: %s\n", std::string(status.message()).c_str());
+  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+// Tells whoever started the daemon where it listens. False: it cannot be told.
+bool TellReady(int fd, const std::string& address) {
+  const std::string line = absl::StrCat("ready ", address, "\n");
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t n = write(fd, line.data() + done, line.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return close(fd) == 0;
+}
+
+// What gRPC has to say is for those who look for it; failures are told once, by the status.
+void LogOfGrpc(gpr_log_func_args* args) {
+  spdlog::debug("grpc: {}:{}: {}", args->file, args->line, args->message);
+}
+
+int Run(const Flags& flags) {
+  LogOptions log;
+  log.process = "coordinator";
+  log.directory = flags.log_dir;
+  log.level = flags.log_level;
+  if (absl::Status status = InitLogging(log); !status.ok()) return Fail(status);
+
+  gpr_set_log_function(LogOfGrpc);
+
+  // Blocked before any thread starts, so that only sigwait() below takes them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  Coordinator::Options options;
+  options.listen = flags.listen;
+  options.insecure = flags.insecure;
+  options.lease = absl::Milliseconds(flags.lease_ms);
+  options.heartbeat = absl::Milliseconds(flags.heartbeat_ms);
+  absl::StatusOr<std::unique_ptr<Coordinator>> coordinator = Coordinator::Start(options);
+  if (!coordinator.ok()) return Fail(coordinator.status());
+
+  const std::string address =
+      absl::StrCat(flags.listen.substr(0, flags.listen.rfind(':')), ":", (*coordinator)->port());
+  spdlog::info("listening on {}", address);
+  if (flags.ready_fd >= 0 && !TellReady(flags.ready_fd, address)) {
+    return Fail(absl::UnavailableError(
+        absl::StrCat("cannot write to descriptor ", flags.ready_fd, " of --ready-fd")));
+  }
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("got signal {}", signal);
+  (*coordinator)->Shutdown(kEndGrace);
+  return 0;
+}
+
+}  // namespace
+}  // namespace xfer
+
+int main(int argc, char** argv) {
+  CLI::App app("The xfer coordinator: model registry, membership, plans and syncs of a cluster.",
+               "xfer-coordinator");
+  xfer::Flags flags;
+  xfer::AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return xfer::Run(flags);
+}
