@@ -1,0 +1,76 @@
+#include "agent/service/job_models.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/layout/layout.h"
+
+namespace xfer {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::Job MakeJob() {
+  ModelSpec spec = *FindPreset("Qwen3-4B");
+  v1::Job job;
+  job.set_name("job");
+  job.set_spec_json(ToJson(*Shrink(spec)));
+  return job;
+}
+
+TEST(JobModels, BuildsAModelOnce) {
+  JobModels models;
+  v1::Job job = MakeJob();
+  auto first = models.Get(job);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(*models.Get(job), *first);
+  EXPECT_GT((*first)->tensors.size(), 0);
+  job.set_spec_json("{");
+  const absl::Status status = models.Get(job).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("spec of job job"));
+}
+
+TEST(JobModels, ChecksRanks) {
+  JobModels models;
+  auto model = *models.Get(MakeJob());
+  const int32_t world = model->spec.train.world;
+  const int32_t size = model->spec.rollout.gpus_per_engine;
+  const int32_t engines = model->spec.rollout.engines();
+  EXPECT_TRUE(CheckRank(*model, {Role::kTrainer, 0, world - 1}, world).ok());
+  EXPECT_TRUE(CheckRank(*model, {Role::kRollout, engines - 1, size - 1}, size).ok());
+  const auto message = [&](const RankId& id, int32_t said) {
+    const absl::Status status = CheckRank(*model, id, said);
+    EXPECT_TRUE(absl::IsInvalidArgument(status));
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message({Role::kTrainer, 0, 0}, world + 1), HasSubstr("one of"));
+  EXPECT_THAT(message({Role::kTrainer, 0, world}, world), HasSubstr("does not exist"));
+  EXPECT_THAT(message({Role::kRollout, engines, 0}, size), HasSubstr("does not exist"));
+  EXPECT_THAT(message({Role::kRollout, 0, size}, size), HasSubstr("does not exist"));
+}
+
+TEST(JobModels, ManifestNeedsEveryTensor) {
+  JobModels models;
+  auto model = *models.Get(MakeJob());
+  const RankId id{Role::kRollout, 0, 0};
+  const RankLayout layout = *SglangLayout(model->spec, model->tensors, 0);
+  std::vector<TensorPlacement> placements;
+  uint64_t offset = 0;
+  for (const LocalTensor& tensor : layout.tensors) {
+    placements.push_back({tensor.name, tensor.dtype, tensor.shape, 0, offset, {}});
+    offset += NumElements(tensor.shape) * SizeOf(tensor.dtype);
+  }
+  const std::vector<uint64_t> regions = {offset};
+  auto manifest = ManifestOf(*model, id, placements, regions);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_GT(manifest->bytes(), 0u);
+  const std::string lost = placements.back().name;
+  placements.pop_back();
+  EXPECT_THAT(std::string(ManifestOf(*model, id, placements, regions).status().message()),
+              HasSubstr(lost));
+}
+
+}  // namespace
+}  // namespace xfer
