@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "common/base/logging.h"
@@ -69,6 +70,15 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
+    // Where the command is misspelt, CLI11 says that there is none.
+    const std::vector<std::string> unknown = app.remaining();
+    if (app.get_subcommands().empty() && !unknown.empty()) {
+      fprintf(
+          stderr,
+          "xferctl: there is no command or option \"%s\" (xferctl --help shows what there is)\n",
+          unknown.front().c_str());
+      return kExitUsage;
+    }
     fprintf(stderr, "xferctl: %s (xferctl --help shows what there is)\n",
             OneLine(UsageError(error.what())).c_str());
     return kExitUsage;

@@ -73,8 +73,9 @@ void AddRunFlags(CLI::App& command, RunFlags& flags) {
   command.add_option("--ckpt-dir", flags.ckpt_dir,
                      "Where the model is prepared (else CKPT_SAVE_DIR, else ./ckpt)");
   command.add_option("--dump-dir", flags.dump_dir, "Write what every rank holds at the end there");
-  command.add_flag(
-      "--skip-validation", flags.skip_validation,
+  // A flag bound to an optional would be set where it is not given.
+  command.add_flag_function(
+      "--skip-validation", [&flags](std::int64_t count) { flags.skip_validation = count > 0; },
       "Do not compare the engines' weights with the checkpoint (else SKIP_VALIDATION=1)");
   command
       .add_option("--nodes", flags.nodes,

@@ -44,7 +44,7 @@ class Session {
   absl::Status Run() {
     absl::Status status = options_.is_head() ? RunHead() : RunOther();
     if (status.ok()) status = cluster_.StopRanksAndAgents();
-    if (status.ok() && options_.is_head()) status = LeaveHead();
+    if (status.ok() && options_.is_head()) LeaveHead(status);
     if (!status.ok()) status = Fail(status);
     if (status.ok()) status = cluster_.StopCoordinator();
     if (options_.is_head()) TellEnd(status);
@@ -79,8 +79,12 @@ class Session {
     return WaitForFinish(*client, options_);
   }
 
-  // Tells the other machines how it ended, and gives them time to leave.
-  absl::Status LeaveHead() { return FinishRun(address_, options_, here_, absl::OkStatus()); }
+  // Tells whoever watches the job how it ended, and gives other machines time to leave.
+  void LeaveHead(const absl::Status& outcome) {
+    const absl::Status told = FinishRun(address_, options_, here_, outcome);
+    // The run's own outcome stands; it is only that others may not know it.
+    if (!told.ok()) fprintf(stderr, "xferctl: ending the job: %s\n", OneLine(told).c_str());
+  }
 
   // Ends everything at once; returns the reason that is worth telling.
   absl::Status Fail(const absl::Status& status) {
@@ -91,13 +95,9 @@ class Session {
       // A run that failed by itself still shows what the ranks hold.
       if (!options_.dump_dir.empty()) (void)cluster_.StopRanksAndAgents();
     }
-    if (job_made_) {
-      const absl::Status told = FinishRun(address_, options_, here_, reason);
-      if (!told.ok() && options_.node_rank.has_value()) {
-        fprintf(stderr, "xferctl: the other machines could not be told: %s\n",
-                OneLine(told).c_str());
-      }
-    }
+    // With all nodes on this machine nobody else watches, and the coordinator may be the one that
+    // died.
+    if (job_made_ && options_.node_rank.has_value()) LeaveHead(reason);
     cluster_.Abandon();
     for (const std::string& line : supervisor_.LogTail()) fprintf(stderr, "%s\n", line.c_str());
     return reason;

@@ -52,7 +52,9 @@ TEST(PlaceRanksTest, ProfilesAreWhereThePlannerPutsThem) {
     for (const RankManifest& rank : input->input.sources) ++expected[rank.rank.node];
     for (const RankManifest& rank : input->input.destinations) ++expected[rank.rank.node];
     std::map<std::string, size_t> placed;
-    for (const NodeRanks& node : *PlaceRanks(spec, 0)) placed[node.node] = node.size();
+    const auto nodes = PlaceRanks(spec, 0);
+    ASSERT_TRUE(nodes.ok());
+    for (const NodeRanks& node : *nodes) placed[node.node] = node.size();
     EXPECT_EQ(placed, expected) << name;
     EXPECT_EQ(Sizes(*PlaceRanks(spec, spec.nodes)), Sizes(*PlaceRanks(spec, 0)));
   }
