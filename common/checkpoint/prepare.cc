@@ -180,7 +180,7 @@ absl::StatusOr<PrepareResult> Preparation::Run() {
   }
   result.already_done = known.ok();
   if (!known.ok()) {
-    result.reason = std::string(known.message());
+    result.reason = absl::StrCat(known.message());
     XFER_RETURN_IF_ERROR(directory_.CheckOwned());
     uint64_t bytes = record_.own_hf() ? static_cast<uint64_t>(table_.total_bytes()) : 0;
     for (const RankGroup& group : groups_) bytes += group.bytes;

@@ -74,7 +74,7 @@ SafetensorsFile::~SafetensorsFile() {
 }
 
 absl::StatusOr<TensorView> SafetensorsFile::Find(absl::string_view name) const {
-  const auto it = tensors_.find(std::string(name));
+  const auto it = tensors_.find(absl::StrCat(name));
   if (it == tensors_.end()) {
     return absl::NotFoundError(absl::StrCat(path_, " has no tensor '", name, "'"));
   }

@@ -242,7 +242,7 @@ absl::StatusOr<std::string> FormatSafetensorsHeader(absl::string_view path,
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": tensor '", Show(entry.name), "' is given twice"));
     }
-    tensor["dtype"] = std::string(Name(entry.dtype));
+    tensor["dtype"] = absl::StrCat(Name(entry.dtype));
     tensor["shape"] = std::vector<int64_t>(entry.shape.begin(), entry.shape.end());
     tensor["data_offsets"] = {entry.begin, entry.end};
   }
