@@ -239,8 +239,7 @@ void SyncExecutor::ReportTimings(const SyncRun& run) {
   }
   const absl::Status status = link_->ReportTimings(batches, absl::Now() + kReportTimeout);
   if (!status.ok()) {
-    spdlog::warn("sync {}: timings were not reported: {}", run.sync_id(),
-                 std::string(status.message()));
+    spdlog::warn("sync {}: timings were not reported: {}", run.sync_id(), status.ToString());
   }
 }
 

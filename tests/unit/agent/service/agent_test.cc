@@ -3,11 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -18,6 +23,7 @@
 #include "client/rank_client.h"
 #include "common/layout/layout.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/status.h"
 #include "tests/unit/agent/service/fake_coordinator.h"
 #include "xfer/v1/agent.grpc.pb.h"
@@ -31,6 +37,28 @@ bool HasGone(const std::vector<v1::AgentEvent>& events, uint64_t registration_id
   return std::any_of(events.begin(), events.end(), [&](const v1::AgentEvent& event) {
     return event.has_rank_gone() && event.rank_gone().registration_id() == registration_id;
   });
+}
+
+// What a rank of the tiny model registers; its memory is added to `memories`.
+RankOptions MakeRankOptions(const ModelSpec& spec, RankId id, std::vector<SharedMemory>& memories) {
+  RankOptions options;
+  options.job = "job";
+  options.id = id;
+  const TensorTable table = *BuildTensorTable(spec.config);
+  const RankLayout layout =
+      id.role == Role::kTrainer ? *MegatronLayout(spec, table, 0) : *SglangLayout(spec, table, 0);
+  uint64_t offset = 0;
+  for (const LocalTensor& tensor : layout.tensors) {
+    TensorPlacement& placement = options.tensors.emplace_back();
+    placement.name = tensor.name;
+    placement.dtype = tensor.dtype;
+    placement.shape = tensor.shape;
+    placement.offset = offset;
+    offset += NumElements(tensor.shape) * SizeOf(tensor.dtype);
+  }
+  memories.push_back(*SharedMemory::Create("rank", offset));
+  options.regions.push_back({memories.back().fd(), 0, offset});
+  return options;
 }
 
 class AgentTest : public testing::Test {
@@ -59,23 +87,7 @@ class AgentTest : public testing::Test {
     client_ = *std::move(client);
   }
 
-  // What a rank of the tiny model registers.
-  RankOptions MakeOptions(RankId id) {
-    RankOptions options;
-    options.job = "job";
-    options.id = id;
-    const TensorTable table = *BuildTensorTable(spec_.config);
-    const RankLayout layout = id.role == Role::kTrainer ? *MegatronLayout(spec_, table, 0)
-                                                        : *SglangLayout(spec_, table, 0);
-    uint64_t offset = 0;
-    for (const LocalTensor& tensor : layout.tensors) {
-      options.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, 0, offset, {}});
-      offset += NumElements(tensor.shape) * SizeOf(tensor.dtype);
-    }
-    memories_.push_back(*SharedMemory::Create("rank", offset));
-    options.regions.push_back({memories_.back().fd(), 0, offset});
-    return options;
-  }
+  RankOptions MakeOptions(RankId id) { return MakeRankOptions(spec_, id, memories_); }
   absl::StatusOr<uint64_t> Register(const RankOptions& options) {
     auto rank = client_->Register(options);
     if (!rank.ok()) return rank.status();
@@ -89,6 +101,43 @@ class AgentTest : public testing::Test {
     v1::AgentStatus status;
     EXPECT_TRUE(stub->GetStatus(&context, {}, &status).ok());
     return status;
+  }
+
+  // The first 1000 bytes of the one to the other.
+  v1::PlanPart MakePlan(uint64_t trainer_id, uint64_t engine_id) {
+    v1::PlanPart part;
+    v1::PlanHeader& header = *part.mutable_header();
+    header.set_plan_id(1);
+    header.set_job("job");
+    header.set_transfers(1);
+    for (uint64_t id : {trainer_id, engine_id}) {
+      v1::PlanRank* rank = header.add_ranks();
+      rank->mutable_id()->set_role(id == trainer_id ? v1::ROLE_TRAINER : v1::ROLE_ROLLOUT);
+      rank->set_node(options_.node);
+      rank->set_registration_id(id);
+    }
+    Transfer transfer;
+    transfer.tensor = 0;
+    transfer.box = Box::Whole({500});
+    transfer.destination = 1;
+    transfer.copies.emplace_back().run = 1000;
+    transfer.bytes = 1000;
+    *part.add_transfers() = ToProto(transfer);
+    return part;
+  }
+  static v1::Step MakeStep(v1::StepKind kind) {
+    v1::Step step;
+    step.set_sync_id(3);
+    step.set_kind(kind);
+    step.set_job("job");
+    step.set_deadline_ms(20'000);
+    step.set_version(5);
+    step.set_plan_id(1);
+    step.set_secret(99);
+    step.set_success(true);
+    if (kind != v1::STEP_KIND_COMMIT) step.add_ranks()->set_role(v1::ROLE_TRAINER);
+    step.add_ranks()->set_role(v1::ROLE_ROLLOUT);
+    return step;
   }
 
   const ModelSpec spec_ = TinySpec(2);
@@ -161,10 +210,52 @@ TEST_F(AgentTest, RefusesWhatDoesNotFit) {
               HasSubstr(absl::StrCat("process ", getpid())));
 }
 
+// Run as another process: registers, says so, and waits for its death.
+TEST(AgentTestProcess, DISABLED_RegistersAndWaits) {
+  const char* socket = getenv("XFER_TEST_SOCKET");
+  const char* fd = getenv("XFER_TEST_FD");
+  ASSERT_TRUE(socket != nullptr && fd != nullptr) << "is run by ADeadProcessIsUnregisteredAtOnce";
+  auto client = *RankClient::Connect(socket, absl::Seconds(20));
+  std::vector<SharedMemory> memories;
+  auto rank = client->Register(MakeRankOptions(TinySpec(2), {Role::kTrainer, 0, 0}, memories));
+  ASSERT_TRUE(rank.ok()) << rank.status();
+  ASSERT_EQ(write(atoi(fd), "r", 1), 1);
+  pause();
+}
+
 TEST_F(AgentTest, ADeadProcessIsUnregisteredAtOnce) {
   Start();
-  // A client of its own, whose end takes the connection with it without unregistering: the session
-  // is opened by hand and its channel is dropped.
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  const UniqueFd in(pipe_fds[0]);
+  UniqueFd out(pipe_fds[1]);
+  setenv("XFER_TEST_SOCKET", options_.socket.c_str(), 1);
+  setenv("XFER_TEST_FD", absl::StrCat(out.get()).c_str(), 1);
+  const std::array<const char*, 4> arguments = {
+      "/proc/self/exe", "--gtest_also_run_disabled_tests",
+      "--gtest_filter=AgentTestProcess.DISABLED_RegistersAndWaits", nullptr};
+  pid_t child = 0;
+  ASSERT_EQ(posix_spawn(&child, arguments[0], nullptr, nullptr,
+                        const_cast<char* const*>(arguments.data()), environ),
+            0);
+  out.reset();
+  char byte = 0;
+  ASSERT_EQ(read(in.get(), &byte, 1), 1);  // 0: the child ended
+  ASSERT_EQ(coordinator_.manifests().size(), 1u);
+  EXPECT_EQ(coordinator_.manifests()[0].pid(), child);
+  EXPECT_EQ(Status().ranks(), 1);
+  kill(child, SIGKILL);
+  const absl::Time start = absl::Now();
+  const uint64_t id = coordinator_.manifests()[0].registration_id();
+  EXPECT_TRUE(coordinator_.Await(
+      [&](const std::vector<v1::AgentEvent>& events) { return HasGone(events, id); }));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(Status().ranks(), 0);
+}
+
+TEST_F(AgentTest, RefusesSessionsWithoutForm) {
+  Start();
   absl::StatusOr<uint64_t> id = Register(MakeOptions({Role::kTrainer, 0, 0}));
   ASSERT_TRUE(id.ok()) << id.status();
   auto stub = v1::LocalAgent::NewStub(MakeChannel("unix:" + options_.socket));
@@ -216,6 +307,43 @@ TEST_F(AgentTest, ReportsReachTheCoordinator) {
     });
     return ready && verdict;
   }));
+}
+
+TEST_F(AgentTest, ExecutesASyncFromStepsAndHooks) {
+  Start();
+  absl::Mutex mu;
+  std::vector<HookCall> calls;
+  const auto on_hook = [&](const HookCall& call) {
+    absl::MutexLock lock(&mu);
+    calls.push_back(call);
+    return call.hook == Hook::kPostLoad ? absl::InternalError("does not load") : absl::OkStatus();
+  };
+  RankOptions trainer = MakeOptions({Role::kTrainer, 0, 0});
+  trainer.on_hook = on_hook;  // but it wants none
+  RankOptions engine = MakeOptions({Role::kRollout, 0, 0});
+  engine.on_hook = on_hook;
+  engine.hooks = {Hook::kPause, Hook::kPostLoad, Hook::kResume};
+  const uint64_t trainer_id = *Register(trainer);
+  const uint64_t engine_id = *Register(engine);
+  memories_[0].bytes()[10] = std::byte{77};
+  coordinator_.SetPlan(MakePlan(trainer_id, engine_id));
+
+  const auto run = [&](v1::StepKind kind) { return coordinator_.RunStep(MakeStep(kind)); };
+  for (v1::StepKind kind : {v1::STEP_KIND_CONNECT, v1::STEP_KIND_PAUSE, v1::STEP_KIND_TRANSFER}) {
+    const v1::StepResult result = run(kind);
+    EXPECT_EQ(result.outcome().code(), 0) << result.outcome().message();
+  }
+  EXPECT_EQ(memories_[1].bytes()[10], std::byte{77});
+  const v1::StepResult commit = run(v1::STEP_KIND_COMMIT);
+  ASSERT_EQ(commit.ranks_size(), 1);
+  EXPECT_THAT(commit.ranks(0).outcome().message(), HasSubstr("does not load"));
+  EXPECT_EQ(run(v1::STEP_KIND_RESUME).outcome().code(), 0);
+  absl::MutexLock lock(&mu);
+  ASSERT_EQ(calls.size(), 3u);
+  EXPECT_EQ(calls[0].hook, Hook::kPause);
+  EXPECT_EQ(calls[0].version, 5);
+  EXPECT_GT(calls[0].deadline, absl::Now());
+  EXPECT_TRUE(calls[2].outcome.ok());
 }
 
 TEST_F(AgentTest, TwoAgentsDoNotShareASocket) {

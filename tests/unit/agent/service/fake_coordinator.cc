@@ -71,6 +71,37 @@ void FakeCoordinator::Command(const v1::AgentCommand& command) {
   stream->Write(command);
 }
 
+v1::StepResult FakeCoordinator::RunStep(const v1::Step& step) {
+  v1::AgentCommand command;
+  *command.mutable_step() = step;
+  Command(command);
+  v1::StepResult result;
+  EXPECT_TRUE(Await([&](const std::vector<v1::AgentEvent>& events) {
+    for (const v1::AgentEvent& event : events) {
+      if (!event.has_step_result() || event.step_result().kind() != step.kind() ||
+          event.step_result().sync_id() != step.sync_id()) {
+        continue;
+      }
+      result = event.step_result();
+      return true;
+    }
+    return false;
+  }));
+  return result;
+}
+
+void FakeCoordinator::SetPlan(v1::PlanPart plan) {
+  absl::MutexLock lock(&mu_);
+  plan_ = std::move(plan);
+}
+
+grpc::Status FakeCoordinator::FetchPlan(grpc::ServerContext*, const v1::FetchPlanRequest*,
+                                        grpc::ServerWriter<v1::PlanPart>* writer) {
+  absl::MutexLock lock(&mu_);
+  writer->Write(plan_);
+  return grpc::Status::OK;
+}
+
 void FakeCoordinator::BreakSession() {
   absl::MutexLock lock(&mu_);
   if (context_ != nullptr) context_->TryCancel();

@@ -35,6 +35,9 @@ class FakeCoordinator final : public v1::Coordinator::Service, public v1::AgentH
   std::vector<v1::AgentEvent> events() const;
   // Commands for the agent whose session is open.
   void Command(const v1::AgentCommand& command);
+  // Sends a step and waits for its answer; fails the test if there is none within some seconds.
+  v1::StepResult RunStep(const v1::Step& step);
+  void SetPlan(v1::PlanPart plan);
   // Ends the session from here.
   void BreakSession();
   void RefuseManifests(absl::Status status);
@@ -44,6 +47,8 @@ class FakeCoordinator final : public v1::Coordinator::Service, public v1::AgentH
                        grpc::ServerReaderWriter<v1::AgentCommand, v1::AgentEvent>*) override;
   grpc::Status PublishManifest(grpc::ServerContext*, grpc::ServerReader<v1::ManifestPart>*,
                                v1::PublishManifestReply*) override;
+  grpc::Status FetchPlan(grpc::ServerContext*, const v1::FetchPlanRequest*,
+                         grpc::ServerWriter<v1::PlanPart>*) override;
 
  private:
   const std::string spec_json_;
@@ -52,6 +57,7 @@ class FakeCoordinator final : public v1::Coordinator::Service, public v1::AgentH
   absl::Mutex write_mu_;  // one write at a time
   std::vector<v1::AgentEvent> events_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::ManifestHeader> manifests_ ABSL_GUARDED_BY(mu_);
+  v1::PlanPart plan_ ABSL_GUARDED_BY(mu_);
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
   grpc::ServerReaderWriter<v1::AgentCommand, v1::AgentEvent>* stream_ ABSL_GUARDED_BY(mu_) =
       nullptr;

@@ -59,7 +59,11 @@ TEST(JobModels, ManifestNeedsEveryTensor) {
   std::vector<TensorPlacement> placements;
   uint64_t offset = 0;
   for (const LocalTensor& tensor : layout.tensors) {
-    placements.push_back({tensor.name, tensor.dtype, tensor.shape, 0, offset, {}});
+    TensorPlacement& placement = placements.emplace_back();
+    placement.name = tensor.name;
+    placement.dtype = tensor.dtype;
+    placement.shape = tensor.shape;
+    placement.offset = offset;
     offset += NumElements(tensor.shape) * SizeOf(tensor.dtype);
   }
   const std::vector<uint64_t> regions = {offset};
