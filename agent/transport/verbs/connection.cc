@@ -50,29 +50,31 @@ void FitToDevices(const Rails& rails, const Tuning& tuning, Connection& connecti
   connection.pieces = static_cast<uint32_t>(tuning.gather_pieces);
   for (const Rails::Device& device : rails.devices()) {
     const ibv_device_attr& attributes = device.context.attributes();
-    connection.requests = std::min(connection.requests, static_cast<uint32_t>(attributes.max_qp_wr));
+    connection.requests =
+        std::min(connection.requests, static_cast<uint32_t>(attributes.max_qp_wr));
     connection.pieces = std::min(connection.pieces, static_cast<uint32_t>(attributes.max_sge));
   }
 }
 
 // Creates a rail's queue pairs and describes them to the peer.
-absl::Status OpenRail(const Rails& rails, const Port& local, const Port& remote, const RailChoice& choice,
-                      const Tuning& tuning, Connection& connection, std::vector<Path>& paths,
-                      v1::VerbsRail& request) {
+absl::Status OpenRail(const Rails& rails, const Port& local, const Port& remote,
+                      const RailChoice& choice, const Tuning& tuning, Connection& connection,
+                      std::vector<Path>& paths, v1::VerbsRail& request) {
   XFER_ASSIGN_OR_RETURN(const size_t port, rails.Find(local.device, local.number));
   const size_t device = rails.device_of(port);
   const Rails::Device& owner = rails.devices()[device];
   XFER_ASSIGN_OR_RETURN(CompletionChannel channel, CompletionChannel::Create(owner.context));
   const uint32_t entries = static_cast<uint32_t>(tuning.queue_pairs) * connection.requests;
-  XFER_ASSIGN_OR_RETURN(CompletionQueue cq, CompletionQueue::Create(owner.context, static_cast<int>(entries), channel));
-  ConnectedRail rail{port,
-                     device,
-                     absl::StrCat(local.ToString(), " GID ", choice.gids.local.ToString(), " -> ",
-                                  remote.ToString(), " GID ", choice.gids.remote.ToString(), ", MTU ",
-                                  choice.mtu),
-                     std::move(channel),
-                     std::move(cq),
-                     {}};
+  XFER_ASSIGN_OR_RETURN(CompletionQueue cq,
+                        CompletionQueue::Create(owner.context, static_cast<int>(entries), channel));
+  ConnectedRail rail{
+      port,
+      device,
+      absl::StrCat(local.ToString(), " GID ", choice.gids.local.ToString(), " -> ",
+                   remote.ToString(), " GID ", choice.gids.remote.ToString(), ", MTU ", choice.mtu),
+      std::move(channel),
+      std::move(cq),
+      {}};
   request.set_device(remote.device);
   request.set_number(remote.number);
   request.set_gid_index(choice.gids.remote.index);
@@ -122,8 +124,8 @@ absl::StatusOr<std::vector<Port>> ActivePorts(const Rails& rails) {
 absl::Status FinishConnect(const v1::VerbsConnectReply& reply, std::vector<Path>& paths,
                            Connection& connection) {
   if (static_cast<size_t>(reply.queue_pairs_size()) != paths.size() || reply.lease_ms() <= 0) {
-    return absl::InternalError(absl::StrCat("the peer made ", reply.queue_pairs_size(), " of ", paths.size(),
-                                            " queue pairs; do versions differ?"));
+    return absl::InternalError(absl::StrCat("the peer made ", reply.queue_pairs_size(), " of ",
+                                            paths.size(), " queue pairs; do versions differ?"));
   }
   size_t next = 0;
   for (ConnectedRail& rail : connection.rails) {
@@ -143,7 +145,8 @@ absl::Status FinishConnect(const v1::VerbsConnectReply& reply, std::vector<Path>
 
 }  // namespace
 
-absl::StatusOr<std::vector<RailChoice>> ChooseRails(absl::Span<const Port> local, absl::Span<const Port> remote) {
+absl::StatusOr<std::vector<RailChoice>> ChooseRails(absl::Span<const Port> local,
+                                                    absl::Span<const Port> remote) {
   std::vector<RailChoice> choices;
   absl::Status failure = absl::FailedPreconditionError("one of the nodes has no active RDMA port");
   const size_t rails = local.empty() || remote.empty() ? 0 : std::max(local.size(), remote.size());
@@ -155,8 +158,8 @@ absl::StatusOr<std::vector<RailChoice>> ChooseRails(absl::Span<const Port> local
     const Port& there = remote[choice.remote];
     const std::string name = absl::StrCat("ports ", here.ToString(), " and ", there.ToString());
     if (here.ethernet != there.ethernet) {
-      failure = absl::FailedPreconditionError(
-          absl::StrCat(name, ": one is InfiniBand, the other Ethernet; name those of one network in `nics`"));
+      failure = absl::FailedPreconditionError(absl::StrCat(
+          name, ": one is InfiniBand, the other Ethernet; name those of one network in `nics`"));
       continue;
     }
     const absl::StatusOr<GidPair> gids = ChooseGids(here.gids, there.gids);
@@ -172,8 +175,9 @@ absl::StatusOr<std::vector<RailChoice>> ChooseRails(absl::Span<const Port> local
   return choices;
 }
 
-absl::StatusOr<Connection> ConnectTo(const PeerAddress& peer, const std::string& own_node, const Rails& rails,
-                                     const Tuning& tuning, VerbsControl& control, absl::Time deadline) {
+absl::StatusOr<Connection> ConnectTo(const PeerAddress& peer, const std::string& own_node,
+                                     const Rails& rails, const Tuning& tuning,
+                                     VerbsControl& control, absl::Time deadline) {
   v1::VerbsRequest hello;
   hello.mutable_hello()->set_node(own_node);
   hello.mutable_hello()->set_expected_incarnation(peer.incarnation);
@@ -190,8 +194,8 @@ absl::StatusOr<Connection> ConnectTo(const PeerAddress& peer, const std::string&
   connect.set_receive_requests(connection.requests);
   std::vector<Path> paths;
   for (const RailChoice& choice : choices) {
-    XFER_RETURN_IF_ERROR(OpenRail(rails, local[choice.local], remote[choice.remote], choice, tuning, connection,
-                                  paths, *connect.add_rails()));
+    XFER_RETURN_IF_ERROR(OpenRail(rails, local[choice.local], remote[choice.remote], choice, tuning,
+                                  connection, paths, *connect.add_rails()));
     spdlog::debug("verbs: rail to node '{}': {}", peer.node, connection.rails.back().name);
   }
   XFER_ASSIGN_OR_RETURN(const v1::VerbsReply reply, control.Call(peer, request, deadline));

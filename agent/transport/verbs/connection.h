@@ -30,16 +30,18 @@ struct ConnectedRail {
 struct Connection {
   uint64_t session = 0;
   absl::Duration lease;
-  uint32_t requests = 0;      // send requests of each queue pair, and receive requests at its other end
-  uint32_t pieces = 0;        // source pieces of a request
+  uint32_t requests = 0;  // send requests of each queue pair, and receive requests at its other end
+  uint32_t pieces = 0;    // source pieces of a request
   std::vector<ConnectedRail> rails;
 };
 
-// Rail i joins active port i here to active port i there, modulo their numbers: node builders number the NICs
-// of a rail alike on all nodes, so that a rail stays within its own switches. Pairs of ports that cannot reach
-// each other (no GIDs of one kind, InfiniBand and Ethernet) are left out; FailedPrecondition if none is left.
-absl::StatusOr<Connection> ConnectTo(const PeerAddress& peer, const std::string& own_node, const Rails& rails,
-                                     const Tuning& tuning, VerbsControl& control, absl::Time deadline);
+// Rail i joins active port i here to active port i there, modulo their numbers: node builders
+// number the NICs of a rail alike on all nodes, so that a rail stays within its own switches. Pairs
+// of ports that cannot reach each other (no GIDs of one kind, InfiniBand and Ethernet) are left
+// out; FailedPrecondition if none is left.
+absl::StatusOr<Connection> ConnectTo(const PeerAddress& peer, const std::string& own_node,
+                                     const Rails& rails, const Tuning& tuning,
+                                     VerbsControl& control, absl::Time deadline);
 
 // How two lists of ports are joined, as above; indexes and the GIDs chosen.
 struct RailChoice {
@@ -47,7 +49,8 @@ struct RailChoice {
   GidPair gids;
   uint32_t mtu = 0;  // bytes, the smaller of both
 };
-absl::StatusOr<std::vector<RailChoice>> ChooseRails(absl::Span<const Port> local, absl::Span<const Port> remote);
+absl::StatusOr<std::vector<RailChoice>> ChooseRails(absl::Span<const Port> local,
+                                                    absl::Span<const Port> remote);
 
 }  // namespace xfer::verbs
 

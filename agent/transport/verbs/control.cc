@@ -14,7 +14,8 @@
 namespace xfer::verbs {
 namespace {
 
-// Calls with finishes that run at the same time: the receiver takes digests in them, one core a call.
+// Calls with finishes that run at the same time: the receiver takes digests in them, one core a
+// call.
 constexpr size_t kFinishThreads = 3;
 constexpr size_t kMostFinishes = 256;  // of one call: later ones would wait for all of them
 constexpr size_t kMostExposes = 16384;
@@ -39,7 +40,8 @@ ControlCalls::~ControlCalls() {
   close.mutable_close();
   const auto closed = options_.control->Call(options_.peer, close, absl::Now() + kCloseTimeout);
   if (!closed.ok()) {
-    spdlog::debug("verbs: close of the session with {}: {}", options_.peer.node, closed.status().message());
+    spdlog::debug("verbs: close of the session with {}: {}", options_.peer.node,
+                  std::string(closed.status().message()));
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -61,7 +63,8 @@ void ControlCalls::GiveUp(uint32_t pair) {
   dead_.push_back(pair);
 }
 
-absl::Status ControlCalls::Take(std::vector<ExposeResult>& exposed, std::vector<FinishResult>& finished) {
+absl::Status ControlCalls::Take(std::vector<ExposeResult>& exposed,
+                                std::vector<FinishResult>& finished) {
   absl::MutexLock lock(&mu_);
   std::move(exposed_.begin(), exposed_.end(), std::back_inserter(exposed));
   std::move(finished_.begin(), finished_.end(), std::back_inserter(finished));
@@ -127,8 +130,8 @@ void ControlCalls::CallExpose(std::vector<v1::VerbsTransfer> transfers) {
   const auto regions = DecodeRegions(answer, options_.rails);
   if (!regions.ok()) return Fail(regions.status());
   if (static_cast<size_t>(answer.targets_size()) != transfers.size()) {
-    return Fail(absl::InternalError(absl::StrCat("the receiver answered ", answer.targets_size(), " of ",
-                                                 transfers.size(), " transfers")));
+    return Fail(absl::InternalError(absl::StrCat("the receiver answered ", answer.targets_size(),
+                                                 " of ", transfers.size(), " transfers")));
   }
   std::vector<ExposeResult> results;
   for (size_t i = 0; i < transfers.size(); ++i) {
@@ -147,7 +150,8 @@ void ControlCalls::CallExpose(std::vector<v1::VerbsTransfer> transfers) {
   Wake();
 }
 
-void ControlCalls::CallFinish(std::vector<v1::VerbsFinished> transfers, std::vector<uint32_t> dead) {
+void ControlCalls::CallFinish(std::vector<v1::VerbsFinished> transfers,
+                              std::vector<uint32_t> dead) {
   v1::VerbsRequest request;
   v1::VerbsFinish& finish = *request.mutable_finish();
   finish.mutable_transfers()->Add(transfers.begin(), transfers.end());

@@ -20,13 +20,14 @@
 
 namespace xfer {
 
-// Carries a request to the peer's VerbsTransport::Serve() and brings its reply; in an agent, by the rpc
-// PeerAgent.Verbs. Thread-safe: several calls to one peer run at the same time.
+// Carries a request to the peer's VerbsTransport::Serve() and brings its reply; in an agent, by the
+// rpc PeerAgent.Verbs. Thread-safe: several calls to one peer run at the same time.
 class VerbsControl {
  public:
   virtual ~VerbsControl() = default;
   // What Serve() says, or why the peer cannot be reached; DeadlineExceeded.
-  virtual absl::StatusOr<v1::VerbsReply> Call(const PeerAddress& peer, const v1::VerbsRequest& request,
+  virtual absl::StatusOr<v1::VerbsReply> Call(const PeerAddress& peer,
+                                              const v1::VerbsRequest& request,
                                               absl::Time deadline) = 0;
 };
 
@@ -41,8 +42,8 @@ struct FinishResult {
   absl::Status status;
 };
 
-// An endpoint's control calls, made by threads of its own, as many transfers in a call as are waiting.
-// Thread-safe.
+// An endpoint's control calls, made by threads of its own, as many transfers in a call as are
+// waiting. Thread-safe.
 class ControlCalls {
  public:
   struct Options {

@@ -28,35 +28,52 @@ DeviceList GetDevices(int& count) {
 // Per lane; the codes are those of the PortInfo attribute (IBA volume 1, LinkSpeedActive).
 double LaneGbit(uint32_t speed) {
   switch (speed) {
-    case 1: return 2.5;
-    case 2: return 5;
+    case 1:
+      return 2.5;
+    case 2:
+      return 5;
     case 4:
-    case 8: return 10;
-    case 16: return 14.0625;
-    case 32: return 25.78125;
-    case 64: return 53.125;
-    case 128: return 106.25;
-    default: return 0;
+    case 8:
+      return 10;
+    case 16:
+      return 14.0625;
+    case 32:
+      return 25.78125;
+    case 64:
+      return 53.125;
+    case 128:
+      return 106.25;
+    default:
+      return 0;
   }
 }
 
 double Lanes(uint8_t width) {
   switch (width) {
-    case 1: return 1;
-    case 2: return 4;
-    case 4: return 8;
-    case 8: return 12;
-    case 16: return 2;
-    default: return 0;
+    case 1:
+      return 1;
+    case 2:
+      return 4;
+    case 4:
+      return 8;
+    case 8:
+      return 12;
+    case 16:
+      return 2;
+    default:
+      return 0;
   }
 }
 
 // Smaller is better; nullopt: not to be used.
 std::optional<int> Rank(const Gid& gid) {
   switch (gid.type) {
-    case GidType::kInfiniBand: return 0;
-    case GidType::kRoceV1: return std::nullopt;
-    case GidType::kRoceV2: break;
+    case GidType::kInfiniBand:
+      return 0;
+    case GidType::kRoceV1:
+      return std::nullopt;
+    case GidType::kRoceV2:
+      break;
   }
   if (gid.ipv4_mapped()) return 1;
   return gid.link_local() ? 3 : 2;
@@ -121,12 +138,12 @@ absl::StatusOr<Context> Context::Open(absl::string_view device) {
     context.context_.reset(ibv_open_device(found));
     if (context.context_ == nullptr) {
       const int error = errno;
-      return Annotate(ErrnoStatus(error == 0 ? EIO : error,
-                                  absl::StrCat("cannot be opened through /dev/infiniband/",
-                                               found->dev_name)),
-                      absl::StrCat("RDMA device ", device,
-                                   " (may this user read and write that file, and is the device in this "
-                                   "container?)"));
+      return Annotate(
+          ErrnoStatus(error == 0 ? EIO : error,
+                      absl::StrCat("cannot be opened through /dev/infiniband/", found->dev_name)),
+          absl::StrCat("RDMA device ", device,
+                       " (may this user read and write that file, and is the device in this "
+                       "container?)"));
     }
     if (const int error = ibv_query_device(context.get(), &context.attributes_); error != 0) {
       return ErrnoStatus(error, absl::StrCat("RDMA device ", device, ": ibv_query_device"));
@@ -134,10 +151,11 @@ absl::StatusOr<Context> Context::Open(absl::string_view device) {
     return context;
   }
   const std::vector<std::string> names = ListDevices();
-  return absl::NotFoundError(
-      absl::StrCat("no RDMA device ", device, "; there ",
-                   names.empty() ? "are none (is the NIC's driver loaded, and /dev/infiniband in this container?)"
-                                 : absl::StrCat("are: ", absl::StrJoin(names, ", "))));
+  return absl::NotFoundError(absl::StrCat(
+      "no RDMA device ", device, "; there ",
+      names.empty()
+          ? "are none (is the NIC's driver loaded, and /dev/infiniband in this container?)"
+          : absl::StrCat("are: ", absl::StrJoin(names, ", "))));
 }
 
 absl::StatusOr<Port> Context::QueryPort(uint8_t number) const {
@@ -183,7 +201,8 @@ absl::StatusOr<NicName> ParseNicName(absl::string_view text) {
         absl::StrCat("NIC \"", text, "\" is not DEVICE or DEVICE:PORT, e.g. mlx5_0 or mlx5_0:1"));
   }
   if (nic.device.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("NIC \"", text, "\" names no device, e.g. mlx5_0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("NIC \"", text, "\" names no device, e.g. mlx5_0"));
   }
   nic.port = static_cast<uint8_t>(port);
   return nic;
@@ -203,9 +222,10 @@ absl::StatusOr<GidPair> ChooseGids(absl::Span<const Gid> local, absl::Span<const
     }
   }
   if (best.has_value()) return *best;
-  return absl::NotFoundError(absl::StrCat(
-      "no two GIDs of one kind (RoCE v2 over IPv4, over IPv6, or InfiniBand): here ", Describe(local),
-      "; there ", Describe(remote), "; give both ports an address of the same family"));
+  return absl::NotFoundError(
+      absl::StrCat("no two GIDs of one kind (RoCE v2 over IPv4, over IPv6, or InfiniBand): here ",
+                   Describe(local), "; there ", Describe(remote),
+                   "; give both ports an address of the same family"));
 }
 
 }  // namespace xfer::verbs

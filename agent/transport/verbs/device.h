@@ -1,4 +1,5 @@
-// What RDMA devices this machine has: ports, their state and speed, GIDs, and which GIDs two ends use.
+// What RDMA devices this machine has: ports, their state and speed, GIDs, and which GIDs two ends
+// use.
 #ifndef XFER_AGENT_TRANSPORT_VERBS_DEVICE_H_
 #define XFER_AGENT_TRANSPORT_VERBS_DEVICE_H_
 
@@ -33,22 +34,24 @@ struct Port {
   std::string device;
   uint8_t number = 1;
   ibv_port_state state = IBV_PORT_NOP;
-  bool ethernet = true;      // RoCE; else InfiniBand
-  uint32_t active_mtu = 0;   // bytes, of an InfiniBand packet's payload
-  uint32_t max_mtu = 0;      // bytes
-  double gbit_per_s = 0;     // of the link as it is now; 0: not known
-  uint16_t lid = 0;          // InfiniBand only
-  std::vector<Gid> gids;     // those that are set
+  bool ethernet = true;     // RoCE; else InfiniBand
+  uint32_t active_mtu = 0;  // bytes, of an InfiniBand packet's payload
+  uint32_t max_mtu = 0;     // bytes
+  double gbit_per_s = 0;    // of the link as it is now; 0: not known
+  uint16_t lid = 0;         // InfiniBand only
+  std::vector<Gid> gids;    // those that are set
 
   bool active() const { return state == IBV_PORT_ACTIVE; }
   // "mlx5_0:1"
   std::string ToString() const;
 };
 
-// An opened device. Move-only; closing it needs all that was made from it to be gone. Thread-safe but for moves.
+// An opened device. Move-only; closing it needs all that was made from it to be gone. Thread-safe
+// but for moves.
 class Context {
  public:
-  // NotFound names the device and those that there are; PermissionDenied names its /dev/infiniband file.
+  // NotFound names the device and those that there are; PermissionDenied names its /dev/infiniband
+  // file.
   static absl::StatusOr<Context> Open(absl::string_view device);
 
   ibv_context* get() const { return context_.get(); }
@@ -75,9 +78,10 @@ struct NicName {
 };
 absl::StatusOr<NicName> ParseNicName(absl::string_view text);
 
-// GIDs that reach each other: both RoCE v2 (v1 does not cross a router and many switches drop it) or both
-// InfiniBand, and of one address family. Prefers RoCE v2 over IPv4, then a global IPv6 address, then
-// link-local ones; in each the first of each table. NotFound says what both ends have.
+// GIDs that reach each other: both RoCE v2 (v1 does not cross a router and many switches drop it)
+// or both InfiniBand, and of one address family. Prefers RoCE v2 over IPv4, then a global IPv6
+// address, then link-local ones; in each the first of each table. NotFound says what both ends
+// have.
 struct GidPair {
   Gid local, remote;
 };

@@ -18,7 +18,8 @@ constexpr absl::Duration kCallSlack = absl::Seconds(5);
 bool AddInterval(std::map<uint64_t, uint64_t>& ranges, uint64_t begin, uint64_t end) {
   auto after = ranges.upper_bound(begin);
   auto before = after == ranges.begin() ? ranges.end() : std::prev(after);
-  if ((before != ranges.end() && before->second > begin) || (after != ranges.end() && after->first < end)) {
+  if ((before != ranges.end() && before->second > begin) ||
+      (after != ranges.end() && after->first < end)) {
     return false;
   }
   if (after != ranges.end() && after->first == end) {
@@ -45,8 +46,14 @@ VerbsEndpoint::VerbsEndpoint(const PeerAddress& peer, Shared shared, const Tunin
       list_({tuning.list_requests, connection.pieces, tuning.chunk_bytes}) {
   uint32_t number = 0;
   for (ConnectedRail& connected : connection.rails) {
-    Rail rail{connected.port, connected.device, rails_.size(), connected.name, std::move(connected.channel),
-              std::move(connected.cq), {}, true};
+    Rail rail{connected.port,
+              connected.device,
+              rails_.size(),
+              connected.name,
+              std::move(connected.channel),
+              std::move(connected.cq),
+              {},
+              true};
     for (QueuePair& qp : connected.pairs) {
       Pair pair;
       pair.qp = std::move(qp);
@@ -78,7 +85,8 @@ VerbsEndpoint::~VerbsEndpoint() {
   calls_.reset();
 }
 
-VerbsEndpoint::TransferState& VerbsEndpoint::StateOf(const SyncKey& sync, const Transfer& transfer) {
+VerbsEndpoint::TransferState& VerbsEndpoint::StateOf(const SyncKey& sync,
+                                                     const Transfer& transfer) {
   const TransferKey key{sync, transfer.id};
   std::unique_ptr<TransferState>& state = transfers_[key];
   if (state == nullptr) {
@@ -94,17 +102,24 @@ VerbsEndpoint::TransferState& VerbsEndpoint::StateOf(const SyncKey& sync, const 
   return *state;
 }
 
+absl::Status VerbsEndpoint::Usable() const {
+  // Unavailable would invite the caller to try again.
+  if (absl::IsUnavailable(status_)) return absl::AbortedError(status_.message());
+  return status_;
+}
+
 absl::Status VerbsEndpoint::PostRange(const SendRange& range) {
-  XFER_RETURN_IF_ERROR(status_);
+  XFER_RETURN_IF_ERROR(Usable());
   if (absl::Status status = CheckRange(range); !status.ok()) return Annotate(status, who_);
   if (ranges_ + completions_.size() >= kMaxQueued) {
-    return absl::UnavailableError(absl::StrCat(who_, ": ", kMaxQueued, " ranges are queued; Poll() first"));
+    return absl::UnavailableError(
+        absl::StrCat(who_, ": ", kMaxQueued, " ranges are queued; Poll() first"));
   }
   if (absl::Status status = AddRange(StateOf(range.sync, *range.transfer), range); !status.ok()) {
     return Annotate(status, who_);
   }
-  // Lets the NICs go on while the caller posts.
-  Progress();
+  // Lets the NICs go on while the caller posts; small ranges wait for company, or for Poll().
+  if (work_bytes_ >= tuning_.chunk_bytes || work_.size() >= tuning_.list_requests) Progress();
   return absl::OkStatus();
 }
 
@@ -113,13 +128,16 @@ absl::Status VerbsEndpoint::AddRange(TransferState& state, const SendRange& rang
     return absl::InvalidArgumentError(
         absl::StrCat("a range of transfer ", range.transfer->id, " was posted after its finish"));
   }
-  XFER_ASSIGN_OR_RETURN(std::shared_ptr<RegisteredMemory> source, shared_.memory->Find(range.source));
+  XFER_ASSIGN_OR_RETURN(std::shared_ptr<RegisteredMemory> source,
+                        shared_.memory->Find(range.source));
   if (!AddInterval(state.ranges, range.begin, range.end)) {
-    return absl::InvalidArgumentError(absl::StrCat("range [", range.begin, ", ", range.end, ") of transfer ",
-                                                   range.transfer->id, " was posted before, in part or whole"));
+    return absl::InvalidArgumentError(absl::StrCat("range [", range.begin, ", ", range.end,
+                                                   ") of transfer ", range.transfer->id,
+                                                   " was posted before, in part or whole"));
   }
   if (!Outstanding()) progress_ = absl::Now();
-  auto posted = std::make_shared<Posted>(Posted{range, std::move(source), &state, range.end - range.begin});
+  auto posted =
+      std::make_shared<Posted>(Posted{range, std::move(source), &state, range.end - range.begin});
   ++ranges_;
   ++state.unacknowledged;
   if (!state.refused.ok()) {
@@ -145,8 +163,9 @@ void VerbsEndpoint::Queue(const PostedPtr& posted, uint64_t begin, uint64_t end,
   }
 }
 
-absl::Status VerbsEndpoint::PostFinish(const SyncKey& sync, const Transfer& transfer, uint64_t digest) {
-  XFER_RETURN_IF_ERROR(status_);
+absl::Status VerbsEndpoint::PostFinish(const SyncKey& sync, const Transfer& transfer,
+                                       uint64_t digest) {
+  XFER_RETURN_IF_ERROR(Usable());
   TransferState& state = StateOf(sync, transfer);
   if (state.finishing) {
     return absl::InvalidArgumentError(
@@ -157,7 +176,6 @@ absl::Status VerbsEndpoint::PostFinish(const SyncKey& sync, const Transfer& tran
   state.digest = digest;
   ++finishes_;
   SendFinish(state);
-  Progress();
   return absl::OkStatus();
 }
 
@@ -220,7 +238,8 @@ bool VerbsEndpoint::TakeControl() {
     if (result.destination.ok()) {
       state.open = true;
       state.destination = *std::move(result.destination);
-      for (const PostedPtr& posted : waiting) Queue(posted, posted->range.begin, posted->range.end, false);
+      for (const PostedPtr& posted : waiting)
+        Queue(posted, posted->range.begin, posted->range.end, false);
       SendFinish(state);
       continue;
     }
@@ -264,9 +283,10 @@ absl::Status VerbsEndpoint::Poll(absl::Duration timeout, std::vector<Completion>
 
 void VerbsEndpoint::CheckStall(absl::Time now) {
   if (!Outstanding() || now - progress_ < tuning_.stall_timeout + kCallSlack) return;
-  Fail(absl::DeadlineExceededError(absl::StrCat(
-      "nothing has moved for ", absl::FormatDuration(now - progress_), " with ", ranges_, " ranges and ",
-      finishes_, " finishes outstanding; is the peer's agent overloaded or stopped?")));
+  Fail(absl::DeadlineExceededError(
+      absl::StrCat("nothing has moved for ", absl::FormatDuration(now - progress_), " with ",
+                   ranges_, " ranges and ", finishes_,
+                   " finishes outstanding; is the peer's agent overloaded or stopped?")));
 }
 
 void VerbsEndpoint::Fail(const absl::Status& status) {

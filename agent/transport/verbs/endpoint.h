@@ -1,5 +1,5 @@
-// The sending end: cuts ranges into writes, spreads them over the queue pairs of all rails, follows them until
-// they are acknowledged, and moves those of a failed rail to the others.
+// The sending end: cuts ranges into writes, spreads them over the queue pairs of all rails, follows
+// them until they are acknowledged, and moves those of a failed rail to the others.
 #ifndef XFER_AGENT_TRANSPORT_VERBS_ENDPOINT_H_
 #define XFER_AGENT_TRANSPORT_VERBS_ENDPOINT_H_
 
@@ -30,8 +30,8 @@
 
 namespace xfer::verbs {
 
-// The work is done in PostRange() and Poll(), by the caller's thread: it polls the completion queues while
-// there is work, and sleeps on their channels when there is none.
+// The work is done in PostRange() and Poll(), by the caller's thread: it polls the completion
+// queues while there is work, and sleeps on their channels when there is none.
 class VerbsEndpoint final : public Endpoint {
  public:
   // What an endpoint shares with its transport.
@@ -64,9 +64,9 @@ class VerbsEndpoint final : public Endpoint {
     bool open = false;  // the receiver has said where it goes
     absl::Status refused;
     Destination destination;
-    std::vector<PostedPtr> waiting;        // for that
-    std::map<uint64_t, uint64_t> ranges;   // posted: begin -> end; disjoint, adjacent ones joined
-    uint64_t unacknowledged = 0;           // ranges
+    std::vector<PostedPtr> waiting;       // for that
+    std::map<uint64_t, uint64_t> ranges;  // posted: begin -> end; disjoint, adjacent ones joined
+    uint64_t unacknowledged = 0;          // ranges
     bool finishing = false;
     bool finish_sent = false;
     uint64_t digest = 0;
@@ -93,8 +93,8 @@ class VerbsEndpoint final : public Endpoint {
     QueuePair qp;
     uint32_t number = 0;  // of the session
     uint32_t notices = 0;
-    uint32_t free = 0;    // requests
-    uint64_t bytes = 0;   // under way
+    uint32_t free = 0;   // requests
+    uint64_t bytes = 0;  // under way
     std::deque<Sent> sent;
   };
   struct Rail {
@@ -108,6 +108,7 @@ class VerbsEndpoint final : public Endpoint {
     bool live = true;
   };
 
+  absl::Status Usable() const;  // for posting
   bool Outstanding() const { return ranges_ > 0 || finishes_ > 0; }
   absl::Status AddRange(TransferState& state, const SendRange& range);
   TransferState& StateOf(const SyncKey& sync, const Transfer& transfer);
@@ -148,7 +149,7 @@ class VerbsEndpoint final : public Endpoint {
   std::vector<Completion> completions_;
   absl::Time progress_ = absl::Now();  // when something last moved
   std::vector<pollfd> fds_;
-  std::vector<ExposeResult> exposed_;    // kept for their memory
+  std::vector<ExposeResult> exposed_;  // kept for their memory
   std::vector<FinishResult> finished_;
   std::unique_ptr<ControlCalls> calls_;
 };

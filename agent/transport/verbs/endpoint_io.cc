@@ -12,7 +12,7 @@
 namespace xfer::verbs {
 namespace {
 
-// Errors that would come again on any rail: they are about memory or the request itself.
+// Errors that would come again on any rail: they are about memory and its keys.
 bool IsFinal(ibv_wc_status status) {
   switch (status) {
     case IBV_WC_LOC_LEN_ERR:
@@ -21,7 +21,6 @@ bool IsFinal(ibv_wc_status status) {
     case IBV_WC_MW_BIND_ERR:
     case IBV_WC_BAD_RESP_ERR:
     case IBV_WC_LOC_ACCESS_ERR:
-    case IBV_WC_REM_INV_REQ_ERR:
     case IBV_WC_REM_ACCESS_ERR:
       return true;
     default:
@@ -32,12 +31,14 @@ bool IsFinal(ibv_wc_status status) {
 const char* WhatToCheck(ibv_wc_status status) {
   switch (status) {
     case IBV_WC_RETRY_EXC_ERR:
-      return "the peer does not answer: is its agent running and its port up, do routes and firewalls let UDP "
+      return "the peer does not answer: is its agent running and its port up, do routes and "
+             "firewalls let UDP "
              "port 4791 (RoCE) through, is the path's MTU as large, is PFC or ECN set up?";
     case IBV_WC_RNR_RETRY_EXC_ERR:
       return "the peer has no receive request left: is its agent stopped or overloaded?";
     case IBV_WC_REM_ACCESS_ERR:
-      return "the peer refused the key or address: has the destination's rank left, or its agent restarted?";
+      return "the peer refused the key or address: has the destination's rank left, or its agent "
+             "restarted?";
     case IBV_WC_LOC_PROT_ERR:
     case IBV_WC_LOC_ACCESS_ERR:
       return "this device refused the source memory: was it unregistered while it was being sent?";
@@ -76,7 +77,8 @@ bool VerbsEndpoint::PollRail(Rail& rail) {
   std::array<ibv_wc, 32> buffer;
   bool moved = false;
   while (rail.live) {
-    const absl::StatusOr<absl::Span<const ibv_wc>> completions = rail.cq.Poll(absl::MakeSpan(buffer));
+    const absl::StatusOr<absl::Span<const ibv_wc>> completions =
+        rail.cq.Poll(absl::MakeSpan(buffer));
     if (!completions.ok()) {
       GiveUp(rail, std::string(completions.status().message()));
       return true;
@@ -95,8 +97,8 @@ bool VerbsEndpoint::PollRail(Rail& rail) {
   return moved;
 }
 
-// The oldest list of a queue pair is done: only the last request of each is signalled, and they complete in
-// order.
+// The oldest list of a queue pair is done: only the last request of each is signalled, and they
+// complete in order.
 void VerbsEndpoint::Acknowledged(Pair& pair) {
   const Sent sent = std::move(pair.sent.front());
   pair.sent.pop_front();
@@ -117,9 +119,9 @@ void VerbsEndpoint::Acknowledged(Pair& pair) {
 }
 
 void VerbsEndpoint::Failed(Rail& rail, const ibv_wc& completion) {
-  const std::string why = absl::StrCat(ibv_wc_status_str(completion.status), " (status ",
-                                       static_cast<int>(completion.status), ", vendor ", completion.vendor_err,
-                                       "): ", WhatToCheck(completion.status));
+  const std::string why = absl::StrCat(
+      ibv_wc_status_str(completion.status), " (status ", static_cast<int>(completion.status),
+      ", vendor ", completion.vendor_err, "): ", WhatToCheck(completion.status));
   if (IsFinal(completion.status)) {
     Fail(absl::FailedPreconditionError(absl::StrCat(rail.name, ": ", why)));
   } else {
@@ -127,19 +129,19 @@ void VerbsEndpoint::Failed(Rail& rail, const ibv_wc& completion) {
   }
 }
 
-// Leaves a rail. What was not acknowledged on it goes to the front of the queue, for the other rails; what was
-// acknowledged has its notice at the receiver already.
+// Leaves a rail. What was not acknowledged on it goes to the front of the queue, for the other
+// rails; what was acknowledged has its notice at the receiver already.
 void VerbsEndpoint::GiveUp(Rail& rail, const std::string& why) {
   if (!rail.live) return;
   rail.live = false;
   live_pairs_ -= rail.pairs.size();
   uint64_t bytes = 0;
   for (Pair& pair : rail.pairs) {
-    // Destroyed first: two rails must not write the same bytes at the same time, and the source of a range that
-    // is completed by another rail must not be read any more.
+    // Destroyed first: two rails must not write the same bytes at the same time, and the source of
+    // a range that is completed by another rail must not be read any more.
     pair.qp.Reset();
-    // The receiver makes its end harmless before it answers a finish: a write that is still on the wire would
-    // otherwise come after the transfer was found to be done.
+    // The receiver makes its end harmless before it answers a finish: a write that is still on the
+    // wire would otherwise come after the transfer was found to be done.
     calls_->GiveUp(pair.number);
     for (auto sent = pair.sent.rbegin(); sent != pair.sent.rend(); ++sent) {
       bytes += sent->bytes;
@@ -151,7 +153,8 @@ void VerbsEndpoint::GiveUp(Rail& rail, const std::string& why) {
     pair.bytes = 0;
   }
   if (live_pairs_ > 0) {
-    spdlog::warn("{}: rail {} is given up: {}; {} bytes go again by the other rails", who_, rail.name, why, bytes);
+    spdlog::warn("{}: rail {} is given up: {}; {} bytes go again by the other rails", who_,
+                 rail.name, why, bytes);
     return;
   }
   Fail(absl::UnavailableError(absl::StrCat(rail.name, ": ", why)));
@@ -192,13 +195,17 @@ bool VerbsEndpoint::PostList(Rail& rail, Pair& pair) {
     Work& work = work_.front();
     const RegisteredMemory& source = *work.posted->source;
     if (source.dropped()) {
-      Fail(absl::FailedPreconditionError(absl::StrCat("the source memory of transfer ",
-                                                      work.posted->range.transfer->id,
-                                                      " was unregistered while it was being sent")));
+      Fail(absl::FailedPreconditionError(
+          absl::StrCat("the source memory of transfer ", work.posted->range.transfer->id,
+                       " was unregistered while it was being sent")));
       return false;
     }
-    const WriteList::Way way{work.posted->range.source.base, &source, rail.device,
-                             &work.posted->state->destination, rail.index};
+    const WriteList::Way way{work.posted->range.source.base,
+                             source.memory(),
+                             source.piece_bytes(),
+                             source.keys(rail.device),
+                             &work.posted->state->destination,
+                             rail.index};
     const uint64_t wanted = std::min(work.end - work.begin, limit - sent.bytes);
     const uint64_t added = list_.Add(way, work.source, work.destination, wanted);
     if (added > 0) sent.parts.push_back({work.posted, work.begin, work.begin + added});
@@ -226,7 +233,8 @@ bool VerbsEndpoint::PostList(Rail& rail, Pair& pair) {
 void VerbsEndpoint::Sleep(absl::Time until) {
   for (Rail& rail : rails_) {
     if (!rail.live) continue;
-    if (const absl::Status status = rail.cq.Arm(); !status.ok()) GiveUp(rail, std::string(status.message()));
+    if (const absl::Status status = rail.cq.Arm(); !status.ok())
+      GiveUp(rail, std::string(status.message()));
   }
   // What came before the queues were armed is not told of.
   if (Progress()) {
@@ -240,8 +248,8 @@ void VerbsEndpoint::Sleep(absl::Time until) {
   }
   fds_.push_back({wake_.get(), POLLIN, 0});
   if (Outstanding()) until = std::min(until, progress_ + tuning_.stall_timeout * 2);
-  const timespec wait = absl::ToTimespec(
-      std::clamp(until - absl::Now(), absl::ZeroDuration(), absl::Hours(1)));
+  const timespec wait =
+      absl::ToTimespec(std::clamp(until - absl::Now(), absl::ZeroDuration(), absl::Hours(1)));
   const int ready = ppoll(fds_.data(), fds_.size(), &wait, nullptr);
   if (ready <= 0) return;
   for (const Rail& rail : rails_) {

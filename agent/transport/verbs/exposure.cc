@@ -19,13 +19,14 @@ void EncodeCopies(const Transfer& transfer, v1::VerbsTarget& target) {
   }
 }
 
-void EncodeRegion(const RegisteredMemory& memory, absl::Span<const size_t> devices, v1::VerbsRegion& region) {
+void EncodeRegion(const RegisteredMemory& memory, absl::Span<const size_t> devices,
+                  v1::VerbsRegion& region) {
   region.set_base(reinterpret_cast<uint64_t>(memory.memory().base));
   region.set_bytes(memory.memory().bytes);
   region.set_piece_bytes(memory.piece_bytes());
   for (const size_t device : devices) {
     v1::VerbsKeys& keys = *region.add_rails();
-    for (size_t piece = 0; piece < memory.pieces(); ++piece) keys.add_keys(memory.keys(device, piece).remote);
+    for (const RegisteredMemory::Keys& piece : memory.keys(device)) keys.add_keys(piece.remote);
   }
 }
 
@@ -40,12 +41,14 @@ absl::StatusOr<std::vector<std::shared_ptr<const RemoteRegion>>> DecodeRegions(
     const bool sane = remote->bytes > 0 && remote->piece_bytes > 0 &&
                       remote->base <= std::numeric_limits<uint64_t>::max() - remote->bytes &&
                       static_cast<size_t>(region.rails_size()) == rails;
-    if (!sane) return absl::InternalError("the receiver described a region that cannot be; do versions differ?");
+    if (!sane)
+      return absl::InternalError(
+          "the receiver described a region that cannot be; do versions differ?");
     const uint64_t pieces = (remote->bytes - 1) / remote->piece_bytes + 1;
     for (const v1::VerbsKeys& keys : region.rails()) {
       if (static_cast<uint64_t>(keys.keys_size()) != pieces) {
-        return absl::InternalError(
-            absl::StrCat("the receiver gave ", keys.keys_size(), " keys for ", pieces, " pieces of a region"));
+        return absl::InternalError(absl::StrCat("the receiver gave ", keys.keys_size(),
+                                                " keys for ", pieces, " pieces of a region"));
       }
       remote->keys.emplace_back(keys.keys().begin(), keys.keys().end());
     }
@@ -59,7 +62,8 @@ absl::StatusOr<Destination> DecodeTarget(
     uint64_t transfer_bytes) {
   Destination destination;
   if (target.region() >= regions.size()) {
-    return absl::InternalError(absl::StrCat("the receiver named region ", target.region(), " of ", regions.size()));
+    return absl::InternalError(
+        absl::StrCat("the receiver named region ", target.region(), " of ", regions.size()));
   }
   destination.region = regions[target.region()];
   destination.base = target.base();
@@ -74,7 +78,8 @@ absl::StatusOr<Destination> DecodeTarget(
     copy.source_offset = copy.destination_offset = in.offset();
     copy.run = in.run();
     if (in.counts_size() != in.strides_size()) {
-      return absl::InternalError("the receiver described a copy that cannot be; do versions differ?");
+      return absl::InternalError(
+          "the receiver described a copy that cannot be; do versions differ?");
     }
     for (int i = 0; i < in.counts_size(); ++i) {
       copy.levels.push_back({in.counts(i), in.strides(i), in.strides(i)});
@@ -82,7 +87,8 @@ absl::StatusOr<Destination> DecodeTarget(
     check.copies.push_back(std::move(copy));
   }
   const uint64_t room = region.bytes - (destination.base - region.base);
-  XFER_RETURN_IF_ERROR(Annotate(CheckTransfer(check, room, room), "the receiver's layout of the transfer"));
+  XFER_RETURN_IF_ERROR(
+      Annotate(CheckTransfer(check, room, room), "the receiver's layout of the transfer"));
   destination.copies = std::move(check.copies);
   return destination;
 }

@@ -27,16 +27,18 @@ struct RemoteRegion {
 // Where one transfer goes.
 struct Destination {
   std::shared_ptr<const RemoteRegion> region;
-  uint64_t base = 0;          // address that the copies' destination offsets count from
-  std::vector<Copy> copies;   // source sides equal to the destination sides
+  uint64_t base = 0;         // address that the copies' destination offsets count from
+  std::vector<Copy> copies;  // source sides equal to the destination sides
 };
 
 // The receiver's side: the destination layout of a transfer, which may well convert.
 void EncodeCopies(const Transfer& transfer, v1::VerbsTarget& target);
 // `devices`: device of each of the connection's rails.
-void EncodeRegion(const RegisteredMemory& memory, absl::Span<const size_t> devices, v1::VerbsRegion& region);
+void EncodeRegion(const RegisteredMemory& memory, absl::Span<const size_t> devices,
+                  v1::VerbsRegion& region);
 
-// The sender's side. The reply came from another node: what does not fit together is refused as Internal.
+// The sender's side. The reply came from another node: what does not fit together is refused as
+// Internal.
 absl::StatusOr<std::vector<std::shared_ptr<const RemoteRegion>>> DecodeRegions(
     const v1::VerbsExposeReply& reply, size_t rails);
 absl::StatusOr<Destination> DecodeTarget(

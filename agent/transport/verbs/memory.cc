@@ -19,13 +19,11 @@ std::string Range(const Memory& memory) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<RegisteredMemory>> RegisteredMemory::Register(const Rails& rails,
-                                                                             const Memory& memory,
-                                                                             uint64_t piece_bytes,
-                                                                             bool relaxed_ordering) {
+absl::StatusOr<std::shared_ptr<RegisteredMemory>> RegisteredMemory::Register(
+    const Rails& rails, const Memory& memory, uint64_t piece_bytes, bool relaxed_ordering) {
   std::shared_ptr<RegisteredMemory> registered(new RegisteredMemory(memory, piece_bytes));
-  // Relaxed ordering is one of libibverbs' optional flags: a kernel or device without it ignores it (man
-  // ibv_reg_mr). What it means for readers is written at Receiver in receiver.h.
+  // Relaxed ordering is one of libibverbs' optional flags: a kernel or device without it ignores it
+  // (man ibv_reg_mr). What it means for readers is written at Receiver in receiver.h.
   const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                      (relaxed_ordering ? IBV_ACCESS_RELAXED_ORDERING : 0);
   for (const Rails::Device& device : rails.devices()) {
@@ -71,8 +69,8 @@ absl::Status MemoryTable::Add(const Memory& memory) {
     const Memory& before = std::prev(next)->second->memory();
     return before.base + before.bytes > memory.base;
   };
-  const absl::Status taken = absl::AlreadyExistsError(
-      absl::StrCat("verbs: ", Range(memory), " overlap memory that is registered; unregister that first"));
+  const absl::Status taken = absl::AlreadyExistsError(absl::StrCat(
+      "verbs: ", Range(memory), " overlap memory that is registered; unregister that first"));
   {
     absl::MutexLock lock(&mu_);
     if (overlaps()) return taken;
@@ -85,7 +83,8 @@ absl::Status MemoryTable::Add(const Memory& memory) {
     return Annotate(registered.status(), absl::StrCat("verbs: cannot register ", Range(memory)));
   }
   spdlog::debug("verbs: registered {} bytes in {} pieces with {} devices in {}", memory.bytes,
-                (*registered)->pieces(), rails_->devices().size(), absl::FormatDuration(absl::Now() - start));
+                (*registered)->pieces(), rails_->devices().size(),
+                absl::FormatDuration(absl::Now() - start));
   absl::MutexLock lock(&mu_);
   if (overlaps()) return taken;
   regions_[memory.base] = *std::move(registered);
@@ -109,8 +108,8 @@ absl::StatusOr<std::shared_ptr<RegisteredMemory>> MemoryTable::Find(const Memory
   absl::MutexLock lock(&mu_);
   auto it = regions_.upper_bound(memory.base);
   if (it != regions_.begin() && (--it)->second->Contains(memory)) return it->second;
-  return absl::FailedPreconditionError(
-      absl::StrCat("verbs: ", Range(memory), " are not registered with this transport; Register() first"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "verbs: ", Range(memory), " are not registered with this transport; Register() first"));
 }
 
 }  // namespace xfer::verbs

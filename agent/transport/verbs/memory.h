@@ -1,4 +1,5 @@
-// Registered memory: which regions the devices may reach, in pieces that the devices can take, and by which keys.
+// Registered memory: which regions the devices may reach, in pieces that the devices can take, and
+// by which keys.
 #ifndef XFER_AGENT_TRANSPORT_VERBS_MEMORY_H_
 #define XFER_AGENT_TRANSPORT_VERBS_MEMORY_H_
 
@@ -12,23 +13,25 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "agent/transport/transport.h"
 #include "agent/transport/verbs/objects.h"
 #include "agent/transport/verbs/rails.h"
 
 namespace xfer::verbs {
 
-// One region on all devices. The keys can be read from any thread while the object lives; after Drop() the
-// devices refuse them.
+// One region on all devices. The keys can be read from any thread while the object lives; after
+// Drop() the devices refuse them.
 class RegisteredMemory {
  public:
-  static absl::StatusOr<std::shared_ptr<RegisteredMemory>> Register(const Rails& rails, const Memory& memory,
+  static absl::StatusOr<std::shared_ptr<RegisteredMemory>> Register(const Rails& rails,
+                                                                    const Memory& memory,
                                                                     uint64_t piece_bytes,
                                                                     bool relaxed_ordering);
 
   const Memory& memory() const { return memory_; }
   uint64_t piece_bytes() const { return piece_bytes_; }
-  size_t pieces() const { return keys_.empty() ? 0 : keys_.front().size(); }
+  size_t pieces() const { return keys_.front().size(); }
   bool Contains(const Memory& other) const {
     return other.base >= memory_.base && other.bytes <= memory_.bytes &&
            static_cast<uint64_t>(other.base - memory_.base) <= memory_.bytes - other.bytes;
@@ -38,8 +41,8 @@ class RegisteredMemory {
     uint32_t local = 0;
     uint32_t remote = 0;
   };
-  // Of piece `piece`, on device `device` of the rails.
-  Keys keys(size_t device, size_t piece) const { return keys_[device][piece]; }
+  // Of each piece, on device `device` of the rails.
+  absl::Span<const Keys> keys(size_t device) const { return keys_[device]; }
 
   // Takes the memory away from the devices; writes under way fail. Once, from one thread.
   void Drop();
@@ -56,8 +59,8 @@ class RegisteredMemory {
   std::atomic<bool> dropped_{false};
 };
 
-// All registered memory of a transport, kept from Register() to Unregister(), whatever syncs come and go.
-// Thread-safe.
+// All registered memory of a transport, kept from Register() to Unregister(), whatever syncs come
+// and go. Thread-safe.
 class MemoryTable {
  public:
   MemoryTable(std::shared_ptr<Rails> rails, uint64_t region_bytes, bool relaxed_ordering);

@@ -19,8 +19,9 @@ namespace {
 
 absl::Status Failed(ibv_context* context, absl::string_view call) {
   const int error = errno;
-  return ErrnoStatus(error == 0 ? EIO : error,
-                     absl::StrCat("RDMA device ", ibv_get_device_name(context->device), ": ", call));
+  return ErrnoStatus(
+      error == 0 ? EIO : error,
+      absl::StrCat("RDMA device ", ibv_get_device_name(context->device), ": ", call));
 }
 
 }  // namespace
@@ -51,8 +52,9 @@ absl::StatusOr<CompletionQueue> CompletionQueue::Create(const Context& context, 
   errno = 0;
   cq.cq_.reset(ibv_create_cq(context.get(), entries, nullptr, channel.get(), 0));
   if (cq.cq_ == nullptr) {
-    return Failed(context.get(), absl::StrCat("ibv_create_cq of ", entries, " entries (the device has at most ",
-                                              context.attributes().max_cqe, ")"));
+    return Failed(context.get(),
+                  absl::StrCat("ibv_create_cq of ", entries, " entries (the device has at most ",
+                               context.attributes().max_cqe, ")"));
   }
   return cq;
 }
@@ -89,9 +91,10 @@ absl::StatusOr<QueuePair> QueuePair::Create(const ProtectionDomain& pd, const Co
   errno = 0;
   qp.qp_.reset(ibv_create_qp(pd.get(), &attributes));
   if (qp.qp_ == nullptr) {
-    return Failed(pd.get()->context,
-                  absl::StrCat("ibv_create_qp with ", sizes.send_requests, " send requests of ",
-                               sizes.send_sges, " pieces and ", sizes.receive_requests, " receive requests"));
+    return Failed(
+        pd.get()->context,
+        absl::StrCat("ibv_create_qp with ", sizes.send_requests, " send requests of ",
+                     sizes.send_sges, " pieces and ", sizes.receive_requests, " receive requests"));
   }
   return qp;
 }
@@ -109,8 +112,8 @@ absl::Status QueuePair::ToReceive(const Path& path, bool target) {
   init.qp_state = IBV_QPS_INIT;
   init.port_num = path.port;
   init.qp_access_flags = target ? IBV_ACCESS_REMOTE_WRITE : 0;
-  XFER_RETURN_IF_ERROR(Modify(
-      init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "Init"));
+  XFER_RETURN_IF_ERROR(
+      Modify(init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "Init"));
   ibv_qp_attr receive = {};
   receive.qp_state = IBV_QPS_RTR;
   receive.path_mtu = MtuOfBytes(path.mtu);
@@ -143,8 +146,8 @@ absl::Status QueuePair::ToSend(const Path& path) {
   send.sq_psn = path.local_psn;
   send.max_rd_atomic = 1;
   return Modify(send,
-                IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                    IBV_QP_MAX_QP_RD_ATOMIC,
+                IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
                 "Ready To Send");
 }
 
@@ -180,7 +183,8 @@ absl::StatusOr<MemoryRegion> MemoryRegion::Register(const ProtectionDomain& pd, 
     advice = " (is all of it mapped, for reading and writing?)";
   }
   errno = error;
-  const absl::Status status = Failed(pd.get()->context, absl::StrCat("ibv_reg_mr of ", bytes, " bytes"));
+  const absl::Status status =
+      Failed(pd.get()->context, absl::StrCat("ibv_reg_mr of ", bytes, " bytes"));
   return absl::Status(status.code(), absl::StrCat(status.message(), advice));
 }
 

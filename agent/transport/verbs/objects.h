@@ -1,4 +1,5 @@
-// libibverbs objects with one owner each: small move-only types whose errors say what failed and why.
+// libibverbs objects with one owner each: small move-only types whose errors say what failed and
+// why.
 //
 // An object must not outlive what it was made from. The raw calls are thread-safe; moving is not.
 #ifndef XFER_AGENT_TRANSPORT_VERBS_OBJECTS_H_
@@ -19,8 +20,8 @@
 
 namespace xfer::verbs {
 
-// Calls a libibverbs destructor. All of them return errno or 0 and are synchronous: the device does not
-// touch the object's memory any more when they have returned.
+// Calls a libibverbs destructor. All of them return errno or 0 and are synchronous: the device does
+// not touch the object's memory any more when they have returned.
 template <auto kDestroy>
 struct Destroy {
   template <typename T>
@@ -62,7 +63,8 @@ class CompletionQueue {
     if (n < 0) return PollError();
     return absl::MakeConstSpan(buffer.data(), static_cast<size_t>(n));
   }
-  // The channel tells of the next entry. Poll once more afterwards: an entry that came before is not told.
+  // The channel tells of the next entry. Poll once more afterwards: an entry that came before is
+  // not told.
   absl::Status Arm() const;
   // Takes this queue's events from its channel; the channel must serve no other queue.
   void TakeEvents() const;
@@ -74,13 +76,13 @@ class CompletionQueue {
 
 // The other end of a reliable connection, and the way to it.
 struct Path {
-  uint8_t port = 1;  // own
-  bool global = true;  // with a GID (always for RoCE); else by LID
+  uint8_t port = 1;        // own
+  bool global = true;      // with a GID (always for RoCE); else by LID
   uint32_t gid_index = 0;  // own
   ibv_gid remote_gid = {};
   uint16_t remote_lid = 0;
   uint32_t remote_qp = 0;
-  uint32_t mtu = 1024;  // bytes, of the path
+  uint32_t mtu = 1024;                     // bytes, of the path
   uint32_t local_psn = 0, remote_psn = 0;  // first packet sequence numbers, 24 bits
   uint8_t traffic_class = 0;
   uint8_t service_level = 0;
@@ -102,8 +104,8 @@ class QueuePair {
   ibv_qp* get() const { return qp_.get(); }
   uint32_t number() const { return qp_->qp_num; }
 
-  // Reset -> Init -> Ready To Receive; receive requests may be posted from then on. `target`: the other end may
-  // write to memory here.
+  // Reset -> Init -> Ready To Receive; receive requests may be posted from then on. `target`: the
+  // other end may write to memory here.
   absl::Status ToReceive(const Path& path, bool target);
   // -> Ready To Send
   absl::Status ToSend(const Path& path);
@@ -125,8 +127,8 @@ class QueuePair {
 class MemoryRegion {
  public:
   // Pins [base, base + bytes) for the device. ResourceExhausted names the locked-memory limit.
-  static absl::StatusOr<MemoryRegion> Register(const ProtectionDomain& pd, std::byte* base, uint64_t bytes,
-                                               int access);
+  static absl::StatusOr<MemoryRegion> Register(const ProtectionDomain& pd, std::byte* base,
+                                               uint64_t bytes, int access);
   uint32_t lkey() const { return mr_->lkey; }
   uint32_t rkey() const { return mr_->rkey; }
 

@@ -55,7 +55,8 @@ std::string ShowDuration(const Tuning& tuning) {
 
 template <absl::Duration Tuning::*kField>
 absl::Status ParseTime(absl::string_view value, Tuning& tuning) {
-  if (!absl::ParseDuration(value, &(tuning.*kField))) return Wrong(value, "a time, e.g. 50us or 30s");
+  if (!absl::ParseDuration(value, &(tuning.*kField)))
+    return Wrong(value, "a time, e.g. 50us or 30s");
   return absl::OkStatus();
 }
 
@@ -75,7 +76,8 @@ absl::Status ParseRelaxed(absl::string_view value, Tuning& tuning) {
 }
 
 template <uint64_t Tuning::*kField>
-constexpr Setting Number(absl::string_view name, absl::string_view unit, absl::string_view meaning) {
+constexpr Setting Number(absl::string_view name, absl::string_view unit,
+                         absl::string_view meaning) {
   return {name, unit, meaning, &ShowNumber<kField>, &ParseNumber<kField>};
 }
 template <uint64_t Tuning::*kField>
@@ -88,37 +90,42 @@ constexpr Setting Time(absl::string_view name, absl::string_view meaning) {
 }
 
 constexpr Setting kSettings[] = {
-    {"nics", "", "devices (mlx5_0) or ports (mlx5_0:1) that are this node's rails; empty: all active ports",
+    {"nics", "",
+     "devices (mlx5_0) or ports (mlx5_0:1) that are this node's rails; empty: all active ports",
      &ShowNics, &ParseNics},
     Number<&Tuning::queue_pairs>("queue_pairs", "", "connections a rail and peer"),
     Bytes<&Tuning::chunk_bytes>("chunk_bytes", "most bytes of one RDMA write"),
-    Number<&Tuning::list_requests>("list_requests", "",
-                                   "most writes that are posted together; the last is signalled and tells "
-                                   "the receiver"),
+    Number<&Tuning::list_requests>(
+        "list_requests", "",
+        "most writes that are posted together; the last is signalled and tells "
+        "the receiver"),
     Bytes<&Tuning::list_bytes>("list_bytes", "most bytes that are posted together"),
     Number<&Tuning::queue_requests>("queue_requests", "", "writes under way on a connection"),
     Bytes<&Tuning::queue_bytes>("queue_bytes", "bytes under way on a connection"),
     Number<&Tuning::gather_pieces>("gather_pieces", "",
                                    "most source runs in one write (the device may allow fewer)"),
-    Bytes<&Tuning::region_bytes>("region_bytes",
-                                 "larger memory is registered in pieces of this; 0: the device's limit"),
-    {"relaxed_ordering", "", "let the NIC write to memory in any order (where device and kernel can)",
-     &ShowRelaxed, &ParseRelaxed},
+    Bytes<&Tuning::region_bytes>(
+        "region_bytes", "larger memory is registered in pieces of this; 0: the device's limit"),
+    {"relaxed_ordering", "",
+     "let the NIC write to memory in any order (where device and kernel can)", &ShowRelaxed,
+     &ParseRelaxed},
     Number<&Tuning::ack_timeout>("ack_timeout", "",
                                  "a packet without an answer is sent again after 4.096 us * 2^n"),
-    Number<&Tuning::retries>("retries", "", "then the rail is given up"),
+    Number<&Tuning::retries>("retries", "",
+                             "how often, then the rail is given up (Soft-RoCE takes 7 for ever)"),
     Number<&Tuning::traffic_class>("traffic_class", "", "of the packets (RoCE: DSCP * 4)"),
     Number<&Tuning::service_level>("service_level", "", "of the packets (RoCE: 802.1p priority)"),
     Time<&Tuning::spin>("spin", "how long a waiting sender polls before it sleeps"),
-    Time<&Tuning::stall_timeout>("stall_timeout",
-                                 "an endpoint on which nothing moves, or a sender that is silent, for so long "
-                                 "is given up"),
+    Time<&Tuning::stall_timeout>(
+        "stall_timeout",
+        "an endpoint on which nothing moves, or a sender that is silent, for so long "
+        "is given up"),
 };
 
 absl::Status InRange(absl::string_view name, uint64_t value, uint64_t least, uint64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("verbs: ", name, "=", value, " is out of range; it takes ", least, " to ", most));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "verbs: ", name, "=", value, " is out of range; it takes ", least, " to ", most));
 }
 
 }  // namespace
@@ -127,7 +134,8 @@ absl::Span<const Setting> VerbsSettings() { return kSettings; }
 
 absl::StatusOr<Tuning> ParseTuning(absl::string_view text, Tuning tuning) {
   for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
-    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(item, absl::MaxSplits('=', 1));
+    const std::pair<absl::string_view, absl::string_view> pair =
+        absl::StrSplit(item, absl::MaxSplits('=', 1));
     const Setting* found = nullptr;
     for (const Setting& setting : kSettings) {
       if (setting.name == absl::StripAsciiWhitespace(pair.first)) found = &setting;
@@ -146,7 +154,8 @@ absl::StatusOr<Tuning> ParseTuning(absl::string_view text, Tuning tuning) {
 }
 
 absl::Status CheckTuning(const Tuning& t) {
-  constexpr uint64_t kMost = 1ull << 30;  // bytes of one write: less than 2^31 (IBA, message length)
+  constexpr uint64_t kMost =
+      1ull << 30;  // bytes of one write: less than 2^31 (IBA, message length)
   for (const std::string& nic : t.nics) XFER_RETURN_IF_ERROR(ParseNicName(nic).status());
   XFER_RETURN_IF_ERROR(InRange("queue_pairs", t.queue_pairs, 1, 64));
   XFER_RETURN_IF_ERROR(InRange("chunk_bytes", t.chunk_bytes, kDigestLeafBytes, kMost));
@@ -163,10 +172,9 @@ absl::Status CheckTuning(const Tuning& t) {
   XFER_RETURN_IF_ERROR(InRange("traffic_class", t.traffic_class, 0, 255));
   XFER_RETURN_IF_ERROR(InRange("service_level", t.service_level, 0, 15));
   if (t.spin < absl::ZeroDuration() || t.stall_timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat("verbs: spin=", absl::FormatDuration(t.spin),
-                                                   " and stall_timeout=",
-                                                   absl::FormatDuration(t.stall_timeout),
-                                                   " must be positive"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "verbs: spin=", absl::FormatDuration(t.spin),
+        " and stall_timeout=", absl::FormatDuration(t.stall_timeout), " must be positive"));
   }
   return absl::OkStatus();
 }

@@ -27,7 +27,7 @@ struct Tuning {
   uint64_t region_bytes = 0;
   bool relaxed_ordering = true;
   uint64_t ack_timeout = 14;
-  uint64_t retries = 7;
+  uint64_t retries = 6;
   uint64_t traffic_class = 0;
   uint64_t service_level = 0;
   absl::Duration spin = absl::Microseconds(30);
@@ -44,9 +44,9 @@ struct Setting {
 // In the order in which they are shown.
 absl::Span<const Setting> VerbsSettings();
 
-// Sets what "name=value,name=value" says, over `tuning`, and checks the result. In `nics`, names are separated
-// by "+". Sizes take KiB, MiB and GiB, times what absl::ParseDuration takes. InvalidArgument names the setting
-// and what it takes.
+// Sets what "name=value,name=value" says, over `tuning`, and checks the result. In `nics`, names
+// are separated by "+". Sizes take KiB, MiB and GiB, times what absl::ParseDuration takes.
+// InvalidArgument names the setting and what it takes.
 absl::StatusOr<Tuning> ParseTuning(absl::string_view text, Tuning tuning = {});
 // InvalidArgument names a setting that is out of its range.
 absl::Status CheckTuning(const Tuning& tuning);

@@ -25,8 +25,8 @@ void Signal(int eventfd) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Rails>> Rails::Open(absl::Span<const std::string> nics) {
-  // Registered pages would otherwise move away from under the device when a process that shares them forks
-  // (man ibv_fork_init). Kernels from 5.12 on need nothing, and then it does nothing.
+  // Registered pages would otherwise move away from under the device when a process that shares
+  // them forks (man ibv_fork_init). Kernels from 5.12 on need nothing, and then it does nothing.
   if (const int error = ibv_fork_init(); error != 0) {
     spdlog::warn("verbs: ibv_fork_init failed ({}): do not fork while memory is registered", error);
   }
@@ -38,13 +38,15 @@ absl::StatusOr<std::shared_ptr<Rails>> Rails::Open(absl::Span<const std::string>
         "verbs: no RDMA device on this node (for a NIC that has one: is its driver loaded, and "
         "/dev/infiniband in this container?)");
   }
-  const std::vector<std::string> wanted = all ? present : std::vector<std::string>(nics.begin(), nics.end());
+  const std::vector<std::string> wanted =
+      all ? present : std::vector<std::string>(nics.begin(), nics.end());
   for (const std::string& text : wanted) {
     XFER_ASSIGN_OR_RETURN(const NicName nic, ParseNicName(text));
     XFER_RETURN_IF_ERROR(Annotate(rails->AddDevice(nic, all), "verbs"));
   }
   if (rails->ports_.empty()) {
-    return absl::NotFoundError(absl::StrCat("verbs: no active port on ", absl::StrJoin(present, ", "),
+    return absl::NotFoundError(absl::StrCat("verbs: no active port on ",
+                                            absl::StrJoin(present, ", "),
                                             "; check the link (ip link, rdma link) and its cable"));
   }
   rails->stop_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -97,12 +99,13 @@ absl::Status Rails::AddDevice(const NicName& nic, bool only_active) {
   }
   if (found) return absl::OkStatus();
   // A device without a port in use is not kept: memory would be registered with it for nothing.
-  if (std::none_of(ports_.begin(), ports_.end(), [&](const auto& p) { return p->device == index; })) {
+  if (std::none_of(ports_.begin(), ports_.end(),
+                   [&](const auto& p) { return p->device == index; })) {
     devices_.erase(devices_.begin() + static_cast<ptrdiff_t>(index));
   }
   if (only_active) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("RDMA device ", nic.device,
-                                          " has no active port; check the link (rdma link) and its cable"));
+  return absl::NotFoundError(absl::StrCat(
+      "RDMA device ", nic.device, " has no active port; check the link (rdma link) and its cable"));
 }
 
 std::string Rails::name(size_t port) const {
@@ -115,9 +118,11 @@ absl::StatusOr<Port> Rails::Query(size_t port) const {
 
 absl::StatusOr<size_t> Rails::Find(absl::string_view device, uint8_t number) const {
   for (size_t i = 0; i < ports_.size(); ++i) {
-    if (ports_[i]->number == number && devices_[ports_[i]->device].context.name() == device) return i;
+    if (ports_[i]->number == number && devices_[ports_[i]->device].context.name() == device)
+      return i;
   }
-  return absl::NotFoundError(absl::StrCat("verbs: port ", device, ":", number, " is none of this node's rails"));
+  return absl::NotFoundError(
+      absl::StrCat("verbs: port ", device, ":", number, " is none of this node's rails"));
 }
 
 void Rails::Notify(int eventfd) {
@@ -136,7 +141,8 @@ void Rails::Listen() {
   fds.push_back({stop_.get(), POLLIN, 0});
   while (true) {
     if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) {
-      spdlog::error("verbs: poll for device events: errno {}; port states are not followed any more", errno);
+      spdlog::error(
+          "verbs: poll for device events: errno {}; port states are not followed any more", errno);
       return;
     }
     if (fds.back().revents != 0) return;
@@ -167,7 +173,8 @@ void Rails::HandleEvents(const Device& device) {
         SetDown(device.context.get(), port, false);
         break;
       case IBV_EVENT_DEVICE_FATAL:
-        spdlog::error("verbs: device {} has failed; see dmesg, restart the agent when it works again", name);
+        spdlog::error(
+            "verbs: device {} has failed; see dmesg, restart the agent when it works again", name);
         SetDown(device.context.get(), 0, true);
         break;
       case IBV_EVENT_QP_FATAL:
@@ -185,7 +192,8 @@ void Rails::HandleEvents(const Device& device) {
 
 void Rails::SetDown(const ibv_context* context, int number, bool down) {
   for (const auto& port : ports_) {
-    if (devices_[port->device].context.get() != context || (number != 0 && port->number != number)) continue;
+    if (devices_[port->device].context.get() != context || (number != 0 && port->number != number))
+      continue;
     port->down.store(down, std::memory_order_release);
   }
   absl::MutexLock lock(&mu_);

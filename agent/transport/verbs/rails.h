@@ -20,8 +20,8 @@
 
 namespace xfer::verbs {
 
-// A node's rails: its ports, as named by the option `nics`. Ports come and go while it runs; a thread listens
-// to the devices' events. Thread-safe.
+// A node's rails: its ports, as named by the option `nics`. Ports come and go while it runs; a
+// thread listens to the devices' events. Thread-safe.
 class Rails {
  public:
   struct Device {
@@ -29,7 +29,8 @@ class Rails {
     ProtectionDomain pd;
   };
 
-  // Empty `nics`: all ports that are active. NotFound: there is no device, no such port, or no active one.
+  // Empty `nics`: all ports that are active. NotFound: there is no device, no such port, or no
+  // active one.
   static absl::StatusOr<std::shared_ptr<Rails>> Open(absl::Span<const std::string> nics);
   ~Rails();
 
@@ -40,7 +41,8 @@ class Rails {
   size_t device_of(size_t port) const { return ports_[port]->device; }
   // Asks the device for the port's present state and addresses.
   absl::StatusOr<Port> Query(size_t port) const;
-  // False after the device has told that the port (or all of the device) is down, until it is up again.
+  // False after the device has told that the port (or all of the device) is down, until it is up
+  // again.
   bool usable(size_t port) const { return !ports_[port]->down.load(std::memory_order_acquire); }
   // Index of a port, or NotFound.
   absl::StatusOr<size_t> Find(absl::string_view device, uint8_t number) const;

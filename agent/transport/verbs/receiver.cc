@@ -22,8 +22,9 @@ constexpr size_t kMaxSessions = 4096;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Start(uint64_t incarnation, const Tuning& tuning,
-                                                          ReceiveTable* table, std::shared_ptr<Rails> rails,
+absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Start(uint64_t incarnation,
+                                                          const Tuning& tuning, ReceiveTable* table,
+                                                          std::shared_ptr<Rails> rails,
                                                           std::shared_ptr<MemoryTable> memory) {
   std::unique_ptr<Receiver> receiver(
       new Receiver(incarnation, tuning, table, std::move(rails), std::move(memory)));
@@ -47,7 +48,8 @@ Receiver::~Receiver() {
     stopping_ = true;
     for (const auto& [id, session] : sessions_) sessions.push_back(session);
   }
-  for (const auto& session : sessions) End(session, absl::UnavailableError("the receiver is shutting down"));
+  for (const auto& session : sessions)
+    End(session, absl::UnavailableError("the receiver is shutting down"));
   {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(
@@ -104,9 +106,9 @@ absl::StatusOr<v1::VerbsReply> Receiver::Dispatch(const v1::VerbsRequest& reques
 
 absl::Status Receiver::CheckIncarnation(const std::string& node, uint64_t expected) const {
   if (expected == incarnation_) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("node '", node, "' expects incarnation ", expected,
-                                                    " here, which is ", incarnation_,
-                                                    ": this agent has been restarted; connect anew"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("node '", node, "' expects incarnation ", expected, " here, which is ",
+                   incarnation_, ": this agent has been restarted; connect anew"));
 }
 
 absl::Status Receiver::Hello(const v1::VerbsHello& request, v1::VerbsHelloReply& reply) {
@@ -129,7 +131,8 @@ absl::Status Receiver::Hello(const v1::VerbsHello& request, v1::VerbsHelloReply&
     }
   }
   if (reply.ports_size() == 0) {
-    return absl::UnavailableError("verbs: the receiver has no active port; check its links (rdma link)");
+    return absl::UnavailableError(
+        "verbs: the receiver has no active port; check its links (rdma link)");
   }
   return absl::OkStatus();
 }
@@ -147,7 +150,8 @@ absl::Status Receiver::Connect(const v1::VerbsConnect& request, v1::VerbsConnect
   absl::MutexLock lock(&mu_);
   if (stopping_) return absl::UnavailableError("verbs: the receiver is shutting down");
   if (sessions_.size() >= kMaxSessions) {
-    return absl::ResourceExhaustedError(absl::StrCat("verbs: ", kMaxSessions, " senders are connected"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("verbs: ", kMaxSessions, " senders are connected"));
   }
   for (size_t rail = 0; rail < fds.size(); ++rail) {
     channels_[fds[rail]] = {session, rail};
@@ -170,7 +174,8 @@ absl::StatusOr<std::shared_ptr<Session>> Receiver::FindSession(uint64_t id) {
   absl::MutexLock lock(&mu_);
   const auto it = sessions_.find(id);
   if (it != sessions_.end()) return it->second;
-  return absl::UnavailableError("verbs: the receiver knows no such session (it ended, or its agent restarted)");
+  return absl::UnavailableError(
+      "verbs: the receiver knows no such session (it ended, or its agent restarted)");
 }
 
 void Receiver::End(const std::shared_ptr<Session>& session, const absl::Status& reason) {
@@ -194,7 +199,8 @@ void Receiver::MemoryGone(const RegisteredMemory* memory) {
     }
   }
   for (const auto& session : users) {
-    spdlog::warn("verbs: memory that node '{}' was writing to is gone; its session ends", session->peer());
+    spdlog::warn("verbs: memory that node '{}' was writing to is gone; its session ends",
+                 session->peer());
     End(session, absl::FailedPreconditionError("the destination memory has gone (its rank left)"));
   }
 }

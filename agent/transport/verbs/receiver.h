@@ -1,4 +1,5 @@
-// The receiving side of the verbs transport: answers control messages, keeps the sessions, takes their notices.
+// The receiving side of the verbs transport: answers control messages, keeps the sessions, takes
+// their notices.
 #ifndef XFER_AGENT_TRANSPORT_VERBS_RECEIVER_H_
 #define XFER_AGENT_TRANSPORT_VERBS_RECEIVER_H_
 
@@ -27,10 +28,11 @@ namespace xfer::verbs {
 class Receiver {
  public:
   static absl::StatusOr<std::unique_ptr<Receiver>> Start(uint64_t incarnation, const Tuning& tuning,
-                                                         ReceiveTable* table, std::shared_ptr<Rails> rails,
+                                                         ReceiveTable* table,
+                                                         std::shared_ptr<Rails> rails,
                                                          std::shared_ptr<MemoryTable> memory);
-  // Refuses new calls, ends the sessions and waits for the calls that run; the table is not called any more
-  // afterwards.
+  // Refuses new calls, ends the sessions and waits for the calls that run; the table is not called
+  // any more afterwards.
   ~Receiver();
 
   absl::StatusOr<v1::VerbsReply> Serve(const v1::VerbsRequest& request);
@@ -38,9 +40,12 @@ class Receiver {
   void MemoryGone(const RegisteredMemory* memory);
 
  private:
-  Receiver(uint64_t incarnation, const Tuning& tuning, ReceiveTable* table, std::shared_ptr<Rails> rails,
-           std::shared_ptr<MemoryTable> memory)
-      : incarnation_(incarnation), tuning_(tuning), table_(table), rails_(std::move(rails)),
+  Receiver(uint64_t incarnation, const Tuning& tuning, ReceiveTable* table,
+           std::shared_ptr<Rails> rails, std::shared_ptr<MemoryTable> memory)
+      : incarnation_(incarnation),
+        tuning_(tuning),
+        table_(table),
+        rails_(std::move(rails)),
         memory_(std::move(memory)) {}
 
   absl::StatusOr<v1::VerbsReply> Dispatch(const v1::VerbsRequest& request);

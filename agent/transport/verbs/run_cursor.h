@@ -10,14 +10,16 @@
 
 namespace xfer::verbs {
 
-// Borrows the copies. Not thread-safe. The copies were checked: non-empty runs and counts, no wrap-around.
+// Borrows the copies. Not thread-safe. The copies were checked: non-empty runs and counts, no
+// wrap-around.
 class RunCursor {
  public:
   RunCursor(const std::vector<Copy>& copies, Side side) : copies_(&copies), side_(side) {}
 
   // To a byte of the stream; O(copies). `stream` is less than the copies' bytes.
   void Seek(uint64_t stream);
-  // Where the present byte lies in its region, and how many bytes of its run are left (0: at the end).
+  // Where the present byte lies in its region, and how many bytes of its run are left (0: at the
+  // end).
   uint64_t offset() const { return offset_; }
   uint64_t left() const { return left_; }
   // At most left().

@@ -31,13 +31,14 @@ TransferKey KeyOf(uint64_t sync_id, uint64_t secret, uint32_t transfer) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Session>> Session::Open(uint64_t id, const v1::VerbsConnect& request,
-                                                       std::shared_ptr<Rails> rails, const Tuning& tuning,
-                                                       ReceiveTable* table, v1::VerbsConnectReply& reply) {
-  if (request.rails_size() < 1 || request.rails_size() > kMaxRails || request.receive_requests() < 1 ||
-      request.receive_requests() > kMaxReceiveRequests) {
-    return absl::InvalidArgumentError(absl::StrCat("connect with ", request.rails_size(), " rails and ",
-                                                   request.receive_requests(), " receive requests; at most ",
-                                                   kMaxRails, " and ", kMaxReceiveRequests));
+                                                       std::shared_ptr<Rails> rails,
+                                                       const Tuning& tuning, ReceiveTable* table,
+                                                       v1::VerbsConnectReply& reply) {
+  if (request.rails_size() < 1 || request.rails_size() > kMaxRails ||
+      request.receive_requests() < 1 || request.receive_requests() > kMaxReceiveRequests) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "connect with ", request.rails_size(), " rails and ", request.receive_requests(),
+        " receive requests; at most ", kMaxRails, " and ", kMaxReceiveRequests));
   }
   std::shared_ptr<Session> session(new Session(id, request.node(), std::move(rails), table));
   for (const v1::VerbsRail& rail : request.rails()) {
@@ -49,23 +50,26 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Open(uint64_t id, const v1::Ve
 
 Session::~Session() { Close(absl::CancelledError("the session has ended")); }
 
-absl::Status Session::OpenRail(const v1::VerbsRail& request, uint32_t receive_requests, const Tuning& tuning,
-                               v1::VerbsConnectReply& reply) {
+absl::Status Session::OpenRail(const v1::VerbsRail& request, uint32_t receive_requests,
+                               const Tuning& tuning, v1::VerbsConnectReply& reply) {
   const int pairs = request.queue_pairs_size();
-  if (pairs < 1 || pairs > kMaxPairs || request.gid().size() != sizeof(ibv_gid) || request.number() > 255) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a rail with ", pairs, " queue pairs and a GID of ", request.gid().size(), " bytes"));
+  if (pairs < 1 || pairs > kMaxPairs || request.gid().size() != sizeof(ibv_gid) ||
+      request.number() > 255) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a rail with ", pairs, " queue pairs and a GID of ", request.gid().size(), " bytes"));
   }
-  XFER_ASSIGN_OR_RETURN(const size_t index,
-                        rails_handle_->Find(request.device(), static_cast<uint8_t>(request.number())));
+  XFER_ASSIGN_OR_RETURN(
+      const size_t index,
+      rails_handle_->Find(request.device(), static_cast<uint8_t>(request.number())));
   XFER_ASSIGN_OR_RETURN(const Port port, rails_handle_->Query(index));
   const size_t device = rails_handle_->device_of(index);
   const Rails::Device& owner = rails_handle_->devices()[device];
   XFER_ASSIGN_OR_RETURN(CompletionChannel channel, CompletionChannel::Create(owner.context));
-  XFER_ASSIGN_OR_RETURN(CompletionQueue cq,
-                        CompletionQueue::Create(owner.context, pairs * static_cast<int>(receive_requests),
-                                                channel));
-  auto rail = std::make_unique<Rail>(Rail{port.ToString(), std::move(channel), std::move(cq), {}, 0});
+  XFER_ASSIGN_OR_RETURN(
+      CompletionQueue cq,
+      CompletionQueue::Create(owner.context, pairs * static_cast<int>(receive_requests), channel));
+  auto rail =
+      std::make_unique<Rail>(Rail{port.ToString(), std::move(channel), std::move(cq), {}, 0});
   rail->first = rails_.empty() ? 0 : rails_.back()->first + rails_.back()->pairs.size();
   Path path;
   path.port = port.number;
@@ -82,7 +86,8 @@ absl::Status Session::OpenRail(const v1::VerbsRail& request, uint32_t receive_re
     XFER_ASSIGN_OR_RETURN(QueuePair qp, QueuePair::Create(owner.pd, rail->cq, sizes));
     path.remote_qp = theirs.number();
     path.remote_psn = theirs.first_psn() & kPsnMask;
-    XFER_RETURN_IF_ERROR(Annotate(qp.ToReceive(path, /*target=*/true), absl::StrCat("port ", rail->name)));
+    XFER_RETURN_IF_ERROR(
+        Annotate(qp.ToReceive(path, /*target=*/true), absl::StrCat("port ", rail->name)));
     for (uint32_t i = 0; i < receive_requests; ++i) {
       XFER_RETURN_IF_ERROR(qp.PostReceive(rail->pairs.size()));
     }
@@ -100,40 +105,43 @@ absl::Status Session::OpenRail(const v1::VerbsRail& request, uint32_t receive_re
 
 absl::Status Session::Expose(const v1::VerbsExpose& request, const MemoryTable& memory,
                              v1::VerbsExposeReply& reply) {
-  std::vector<RegisteredMemory*> regions;
+  std::vector<std::shared_ptr<RegisteredMemory>> regions;
   for (const v1::VerbsTransfer& transfer : request.transfers()) {
     v1::VerbsTarget& target = *reply.add_targets();
     *target.mutable_outcome() = ToOutcome(ExposeOne(transfer, memory, regions, target));
   }
-  for (const RegisteredMemory* region : regions) EncodeRegion(*region, devices_, *reply.add_regions());
+  for (const auto& region : regions) EncodeRegion(*region, devices_, *reply.add_regions());
   absl::MutexLock lock(&mu_);
   return closed_;
 }
 
 absl::Status Session::ExposeOne(const v1::VerbsTransfer& request, const MemoryTable& memory,
-                                std::vector<RegisteredMemory*>& regions, v1::VerbsTarget& target) {
+                                std::vector<std::shared_ptr<RegisteredMemory>>& regions,
+                                v1::VerbsTarget& target) {
   const TransferKey key = KeyOf(request.sync_id(), request.secret(), request.transfer());
   // Whoever does not know the sync's secret gets no key of any region: the table refuses.
   XFER_ASSIGN_OR_RETURN(const ReceiveTable::Target entered, table_->Enter(key.sync, key.transfer));
   const auto admit = [&]() -> absl::Status {
     if (entered.transfer->bytes != request.bytes()) {
-      return absl::InvalidArgumentError(absl::StrCat("transfer ", key.transfer, " has ",
-                                                     entered.transfer->bytes, " bytes here and ",
-                                                     request.bytes(), " at the sender, which has another plan"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "transfer ", key.transfer, " has ", entered.transfer->bytes, " bytes here and ",
+          request.bytes(), " at the sender, which has another plan"));
     }
     XFER_ASSIGN_OR_RETURN(std::shared_ptr<RegisteredMemory> region, memory.Find(entered.memory));
-    auto it = std::find(regions.begin(), regions.end(), region.get());
-    if (it == regions.end()) it = regions.insert(regions.end(), region.get());
+    auto it = std::find(regions.begin(), regions.end(), region);
+    if (it == regions.end()) it = regions.insert(regions.end(), region);
     target.set_region(static_cast<uint32_t>(it - regions.begin()));
     target.set_base(reinterpret_cast<uint64_t>(entered.memory.base));
     EncodeCopies(*entered.transfer, target);
     absl::MutexLock lock(&mu_);
     XFER_RETURN_IF_ERROR(closed_);
     if (exposed_.size() >= kMaxExposed) {
-      return absl::ResourceExhaustedError(absl::StrCat(kMaxExposed, " transfers are exposed; finish some"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat(kMaxExposed, " transfers are exposed; finish some"));
     }
     if (!exposed_.try_emplace(key, Exposed{entered, std::move(region), false}).second) {
-      return absl::AlreadyExistsError(absl::StrCat("transfer ", key.transfer, " is exposed already"));
+      return absl::AlreadyExistsError(
+          absl::StrCat("transfer ", key.transfer, " is exposed already"));
     }
     return absl::OkStatus();
   };
@@ -190,8 +198,8 @@ absl::Status Session::CheckRanges(const v1::VerbsFinished& request, uint64_t byt
         range.begin() % kDigestLeafBytes != 0 ||
         (range.end() % kDigestLeafBytes != 0 && range.end() != bytes)) {
       return absl::InvalidArgumentError(absl::StrCat("range [", range.begin(), ", ", range.end(),
-                                                     ") of transfer ", request.transfer(), " of ", bytes,
-                                                     " bytes"));
+                                                     ") of transfer ", request.transfer(), " of ",
+                                                     bytes, " bytes"));
     }
     reached = range.end();
   }
@@ -210,13 +218,14 @@ absl::Status Session::AwaitNotices(const v1::VerbsFinished& request, absl::Time 
       // Numbers wrap around; they are never 2^31 apart.
       if (static_cast<int32_t>(pair->notices - notice.number()) >= 0) break;
       if (pair->failed) {
-        return absl::UnavailableError(absl::StrCat("queue pair ", notice.queue_pair(), " failed with ",
-                                                   pair->notices, " of ", notice.number(), " notices"));
+        return absl::UnavailableError(absl::StrCat("queue pair ", notice.queue_pair(),
+                                                   " failed with ", pair->notices, " of ",
+                                                   notice.number(), " notices"));
       }
       if (changed_.WaitWithDeadline(&mu_, deadline)) {
-        return absl::DeadlineExceededError(absl::StrCat("queue pair ", notice.queue_pair(), " gave ",
-                                                        pair->notices, " of ", notice.number(),
-                                                        " notices in time"));
+        return absl::DeadlineExceededError(absl::StrCat("queue pair ", notice.queue_pair(),
+                                                        " gave ", pair->notices, " of ",
+                                                        notice.number(), " notices in time"));
       }
     }
   }
@@ -228,8 +237,9 @@ absl::Status Session::Retire(uint32_t number, absl::Time deadline) {
   Pair* const pair = FindPair(number);
   if (pair == nullptr) return absl::InvalidArgumentError(absl::StrCat("no queue pair ", number));
   if (!pair->qp.valid()) return absl::OkStatus();
-  // In the error state nothing more is taken from the wire, and the receive requests that are left come back
-  // as flushed, after the notices that had come before: once all are back, `notices` is final.
+  // In the error state nothing more is taken from the wire, and the receive requests that are left
+  // come back as flushed, after the notices that had come before: once all are back, `notices` is
+  // final.
   XFER_RETURN_IF_ERROR(pair->qp.ToError());
   pair->failed = true;
   deadline = std::min(deadline, absl::Now() + absl::Seconds(2));
@@ -237,8 +247,8 @@ absl::Status Session::Retire(uint32_t number, absl::Time deadline) {
     for (const auto& rail : rails_) DrainLocked(*rail);
     if (pair->requests == 0) break;
     if (changed_.WaitWithDeadline(&mu_, deadline)) {
-      spdlog::warn("verbs: queue pair {} of {}: {} receive requests were not flushed in time", number, peer_,
-                   pair->requests);
+      spdlog::warn("verbs: queue pair {} of {}: {} receive requests were not flushed in time",
+                   number, peer_, pair->requests);
       break;
     }
   }
@@ -289,7 +299,8 @@ void Session::Drain(size_t rail) {
   DrainLocked(*rails_[rail]);
   // An entry that came between the last poll and this is not told of: hence the second look.
   if (const absl::Status status = rails_[rail]->cq.Arm(); !status.ok()) {
-    spdlog::error("verbs: from {}: {}; its notices will be late", peer_, status.message());
+    spdlog::error("verbs: from {}: {}; its notices will be late", peer_,
+                  std::string(status.message()));
   }
   DrainLocked(*rails_[rail]);
 }
@@ -297,9 +308,10 @@ void Session::Drain(size_t rail) {
 void Session::DrainLocked(Rail& rail) {
   std::array<ibv_wc, 32> buffer;
   while (true) {
-    const absl::StatusOr<absl::Span<const ibv_wc>> completions = rail.cq.Poll(absl::MakeSpan(buffer));
+    const absl::StatusOr<absl::Span<const ibv_wc>> completions =
+        rail.cq.Poll(absl::MakeSpan(buffer));
     if (!completions.ok()) {
-      spdlog::error("verbs: from {}: {}", peer_, completions.status().message());
+      spdlog::error("verbs: from {}: {}", peer_, std::string(completions.status().message()));
       return;
     }
     if (completions->empty()) return;
@@ -317,8 +329,9 @@ void Session::Take(Rail& rail, const ibv_wc& completion) {
                        ntohl(completion.imm_data) == pair.notices + 1;
   if (!is_next) {
     if (completion.status != IBV_WC_WR_FLUSH_ERR) {
-      spdlog::warn("verbs: from {} on {}: receive request failed: {}, notice {} after {}", peer_, rail.name,
-                   ibv_wc_status_str(completion.status), ntohl(completion.imm_data), pair.notices);
+      spdlog::warn("verbs: from {} on {}: receive request failed: {}, notice {} after {}", peer_,
+                   rail.name, ibv_wc_status_str(completion.status), ntohl(completion.imm_data),
+                   pair.notices);
     }
     pair.failed = true;
     return;
@@ -326,7 +339,7 @@ void Session::Take(Rail& rail, const ibv_wc& completion) {
   ++pair.notices;
   if (pair.failed || !pair.qp.valid()) return;
   if (const absl::Status status = pair.qp.PostReceive(completion.wr_id); !status.ok()) {
-    spdlog::warn("verbs: from {} on {}: {}", peer_, rail.name, status.message());
+    spdlog::warn("verbs: from {} on {}: {}", peer_, rail.name, std::string(status.message()));
     pair.failed = true;
     return;
   }

@@ -39,15 +39,17 @@ class VerbsTransportImpl final : public VerbsTransport {
     return receiver_->Serve(request);
   }
 
-  absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerAddress& peer, absl::Time deadline) override {
+  absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerAddress& peer,
+                                                    absl::Time deadline) override {
     const std::string who = absl::StrCat("verbs to node '", peer.node, "'");
     UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake.valid()) return ErrnoStatus(errno, absl::StrCat(who, ": eventfd"));
     absl::StatusOr<Connection> connection =
         ConnectTo(peer, options_.node, *rails_, options_.tuning, *options_.control, deadline);
     if (!connection.ok()) return Annotate(connection.status(), who);
-    return std::make_unique<VerbsEndpoint>(peer, VerbsEndpoint::Shared{rails_, memory_, options_.control},
-                                           options_.tuning, *std::move(connection), std::move(wake));
+    return std::make_unique<VerbsEndpoint>(
+        peer, VerbsEndpoint::Shared{rails_, memory_, options_.control}, options_.tuning,
+        *std::move(connection), std::move(wake));
   }
 
   absl::Status Register(const Memory& memory) override { return memory_->Add(memory); }
@@ -68,10 +70,12 @@ class VerbsTransportImpl final : public VerbsTransport {
 }  // namespace verbs
 
 absl::StatusOr<std::unique_ptr<VerbsTransport>> MakeVerbsTransport(const VerbsOptions& options) {
-  if (options.table == nullptr) return absl::InvalidArgumentError("verbs: no receive table was given");
+  if (options.table == nullptr)
+    return absl::InvalidArgumentError("verbs: no receive table was given");
   if (options.control == nullptr) return absl::InvalidArgumentError("verbs: no control was given");
   XFER_RETURN_IF_ERROR(verbs::CheckTuning(options.tuning));
-  XFER_ASSIGN_OR_RETURN(std::shared_ptr<verbs::Rails> rails, verbs::Rails::Open(options.tuning.nics));
+  XFER_ASSIGN_OR_RETURN(std::shared_ptr<verbs::Rails> rails,
+                        verbs::Rails::Open(options.tuning.nics));
   auto memory = std::make_shared<verbs::MemoryTable>(rails, options.tuning.region_bytes,
                                                      options.tuning.relaxed_ordering);
   XFER_ASSIGN_OR_RETURN(

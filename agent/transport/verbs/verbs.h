@@ -1,7 +1,8 @@
-// `verbs`: RDMA writes from the source's memory straight into the destination's, over InfiniBand or RoCE.
+// `verbs`: RDMA writes from the source's memory straight into the destination's, over InfiniBand or
+// RoCE.
 //
-// Both ends' memory must be Register()ed: source memory that is not is refused by PostRange(), destination
-// memory by the transfer's completion (FailedPrecondition, both name the range).
+// Both ends' memory must be Register()ed: source memory that is not is refused by PostRange(),
+// destination memory by the transfer's completion (FailedPrecondition, both name the range).
 #ifndef XFER_AGENT_TRANSPORT_VERBS_VERBS_H_
 #define XFER_AGENT_TRANSPORT_VERBS_VERBS_H_
 
@@ -18,25 +19,26 @@
 namespace xfer {
 
 struct VerbsOptions {
-  std::string node;               // own name, for messages
-  uint64_t incarnation = 0;       // own; a peer that expects another one is refused
-  ReceiveTable* table = nullptr;  // borrowed; outlives the transport
+  std::string node;                       // own name, for messages
+  uint64_t incarnation = 0;               // own; a peer that expects another one is refused
+  ReceiveTable* table = nullptr;          // borrowed; outlives the transport
   std::shared_ptr<VerbsControl> control;  // the way to peers' Serve()
   verbs::Tuning tuning;
 };
 
-// Thread-safe. Its endpoints may outlive it, but cannot send from memory that is not registered any more.
+// Thread-safe. Its endpoints may outlive it, but cannot send from memory that is not registered any
+// more.
 class VerbsTransport : public Transport {
  public:
-  // Answers a peer's control request; may wait for as long as tuning.stall_timeout and the receive table's
-  // digests take, so it must not be called on a thread that others wait for.
+  // Answers a peer's control request; may wait for as long as tuning.stall_timeout and the receive
+  // table's digests take, so it must not be called on a thread that others wait for.
   virtual absl::StatusOr<v1::VerbsReply> Serve(const v1::VerbsRequest& request) = 0;
   // The ports in use, e.g. "mlx5_0:1".
   virtual std::vector<std::string> ports() const = 0;
 };
 
-// NotFound: there is no device, or no active port; the agent goes on without this transport. InvalidArgument
-// names a bad option.
+// NotFound: there is no device, or no active port; the agent goes on without this transport.
+// InvalidArgument names a bad option.
 absl::StatusOr<std::unique_ptr<VerbsTransport>> MakeVerbsTransport(const VerbsOptions& options);
 
 }  // namespace xfer

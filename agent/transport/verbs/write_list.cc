@@ -50,7 +50,7 @@ bool WriteList::Put(uint64_t source, uint32_t local_key, uint64_t destination, u
 }
 
 uint64_t WriteList::Add(const Way& way, RunCursor& source, RunCursor& destination, uint64_t bytes) {
-  const Memory& memory = way.source_memory->memory();
+  const Memory& memory = way.memory;
   const RemoteRegion& region = *way.destination->region;
   const uint64_t source_base = static_cast<uint64_t>(way.source - memory.base);
   const uint64_t destination_base = way.destination->base - region.base;
@@ -59,11 +59,11 @@ uint64_t WriteList::Add(const Way& way, RunCursor& source, RunCursor& destinatio
   while (added < bytes) {
     const uint64_t from = source_base + source.offset();
     const uint64_t to = destination_base + destination.offset();
-    const uint64_t source_piece = way.source_memory->piece_bytes();
-    const uint64_t take = std::min({source.left(), destination.left(), bytes - added, limits_.request_bytes,
-                                    LeftOfPiece(from, source_piece, memory.bytes),
-                                    LeftOfPiece(to, region.piece_bytes, region.bytes)});
-    const uint32_t local_key = way.source_memory->keys(way.device, from / source_piece).local;
+    const uint64_t take =
+        std::min({source.left(), destination.left(), bytes - added, limits_.request_bytes,
+                  LeftOfPiece(from, way.piece_bytes, memory.bytes),
+                  LeftOfPiece(to, region.piece_bytes, region.bytes)});
+    const uint32_t local_key = way.keys[from / way.piece_bytes].local;
     if (!Put(reinterpret_cast<uint64_t>(memory.base) + from, local_key, region.base + to,
              remote_keys[to / region.piece_bytes], take)) {
       break;

@@ -1,5 +1,5 @@
-// Turns stream bytes into RDMA writes: one write for each run of the destination, gathering short runs of the
-// source.
+// Turns stream bytes into RDMA writes: one write for each run of the destination, gathering short
+// runs of the source.
 #ifndef XFER_AGENT_TRANSPORT_VERBS_WRITE_LIST_H_
 #define XFER_AGENT_TRANSPORT_VERBS_WRITE_LIST_H_
 
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "agent/transport/verbs/exposure.h"
 #include "agent/transport/verbs/memory.h"
 #include "agent/transport/verbs/run_cursor.h"
@@ -19,25 +20,26 @@ namespace xfer::verbs {
 class WriteList {
  public:
   struct Limits {
-    size_t requests = 16;       // of the list
-    size_t pieces = 16;         // source pieces of a request
+    size_t requests = 16;  // of the list
+    size_t pieces = 16;    // source pieces of a request
     uint64_t request_bytes = 1 << 20;
   };
   explicit WriteList(const Limits& limits);
 
   // What a transfer's writes need to know.
   struct Way {
-    const std::byte* source = nullptr;           // address that the source offsets count from
-    const RegisteredMemory* source_memory = nullptr;
-    size_t device = 0;                           // of the sender's rails: for the source's keys
+    const std::byte* source = nullptr;              // address that the source offsets count from
+    Memory memory;                                  // registered, around it
+    uint64_t piece_bytes = 0;                       // of that memory
+    absl::Span<const RegisteredMemory::Keys> keys;  // of its pieces, on the device in hand
     const Destination* destination = nullptr;
-    size_t rail = 0;                             // of the connection: for the destination's keys
+    size_t rail = 0;  // of the connection: for the destination's keys
   };
 
   // Empties the list; at most `requests` (and the limit) of them are made from now on.
   void Start(size_t requests);
-  // Adds writes of the next bytes of both cursors, at most `bytes`, and moves the cursors. Returns the bytes
-  // added: fewer where the list is full.
+  // Adds writes of the next bytes of both cursors, at most `bytes`, and moves the cursors. Returns
+  // the bytes added: fewer where the list is full.
   uint64_t Add(const Way& way, RunCursor& source, RunCursor& destination, uint64_t bytes);
 
   size_t requests() const { return size_; }
@@ -48,7 +50,8 @@ class WriteList {
   // Bytes up to the end of the region's piece that `offset` is in.
   static uint64_t LeftOfPiece(uint64_t offset, uint64_t piece_bytes, uint64_t region_bytes);
   // Puts `bytes` into the last request, or a new one. False: no room.
-  bool Put(uint64_t source, uint32_t local_key, uint64_t destination, uint32_t remote_key, uint64_t bytes);
+  bool Put(uint64_t source, uint32_t local_key, uint64_t destination, uint32_t remote_key,
+           uint64_t bytes);
 
   const Limits limits_;
   size_t most_ = 0;
