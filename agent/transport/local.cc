@@ -78,6 +78,9 @@ class LocalEndpoint::RangeJob final : public CopyPool::Job {
     const uint64_t begin = range_.begin + step * kBlockBytes;
     const uint64_t end = std::min(range_.end, begin + kBlockBytes);
     if (same_copies_) {
+      // Plain stores: non-temporal ones are 1.2 to 1.6 times as fast here, but where the table then
+      // takes the digest they leave the bytes out of the cache, and lose that again (measured: as
+      // fast, or 6% slower).
       CopyRuns(*range_.transfer, range_.source.base, target_.memory.base, begin, end);
     } else {
       // The sender's copies start in staging memory; only the stream is common to the two.

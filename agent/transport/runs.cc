@@ -13,7 +13,9 @@ namespace {
 
 // How much of a range is looked at to judge its runs.
 constexpr uint64_t kProbeBytes = 64 * 1024;
-// Measured on loopback: an iovec costs the kernel about as much as copying this many bytes twice.
+// Measured over loopback (AMD EPYC, receiver scattering): runs of 64 and 128 bytes move 1.9 and 1.3
+// times as fast through a buffer, runs of 256 bytes and more at least as fast by iovecs, within the
+// noise.
 constexpr uint64_t kShortRunBytes = 256;
 
 }  // namespace
