@@ -155,6 +155,7 @@ void AgentImpl::MakeParts() {
   RegistrarOptions registrar;
   registrar.node = options_.node;
   registrar.nics = options_.nics;
+  registrar.attach_time = options_.attach_time;
   registrar_.emplace(registrar, &*ranks_, fds_.get(), &*coordinator_,
                      [this](const LocalRank& rank) { executor_->RankGone(rank); });
   sessions_.emplace(&*registrar_);

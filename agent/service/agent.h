@@ -20,9 +20,11 @@ struct AgentOptions {
   std::string advertise;    // host that peers use; "": listen's host
   bool insecure = false;    // allows addresses beyond loopback
   int32_t nics = 1;
-  int tcp_streams = 4;                                  // connections a peer
-  int threads = 0;                                      // that send; 0: by cores
-  uint64_t chunk_bytes = 1 << 20;                       // a multiple of 4096
+  int tcp_streams = 4;             // connections a peer
+  int threads = 0;                 // that send; 0: by cores
+  uint64_t chunk_bytes = 1 << 20;  // a multiple of 4096
+  // A registration whose process opens no session for so long is dropped.
+  absl::Duration attach_time = absl::Seconds(30);
   absl::Duration stop_grace = absl::Milliseconds(200);  // that running calls get at the end
 };
 

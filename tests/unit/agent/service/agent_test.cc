@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "client/fd_sender.h"
 #include "client/rank_client.h"
 #include "common/layout/layout.h"
 #include "common/rpc/channel.h"
@@ -93,6 +94,33 @@ class AgentTest : public testing::Test {
     if (!rank.ok()) return rank.status();
     ranks_.push_back(*std::move(rank));
     return ranks_.back()->registration_id();
+  }
+  // Without a session; `update`: the registration to replace, 0: none.
+  absl::StatusOr<uint64_t> RegisterByHand(const RankOptions& options, uint64_t update) {
+    FdSender sender = *FdSender::Connect(options_.socket);
+    v1::RegisterRankRequest request;
+    v1::RankHeader& header = *request.mutable_header();
+    header.set_job(options.job);
+    *header.mutable_id() = ToProto(options.id);
+    header.set_world(1);
+    header.set_pid(getpid());
+    header.set_tensors(options.tensors.size());
+    header.set_registration_id(update);
+    v1::Region* region = header.add_regions();
+    region->set_kind(v1::MEMORY_KIND_MEMFD);
+    region->set_fd_token(*sender.Send(options.regions[0].fd, absl::Now() + absl::Seconds(20)));
+    region->set_bytes(options.regions[0].bytes);
+    for (const TensorPlacement& tensor : options.tensors) *request.add_tensors() = ToProto(tensor);
+    auto stub = v1::LocalAgent::NewStub(MakeChannel("unix:" + options_.socket));
+    grpc::ClientContext context;
+    SetDeadline(context, absl::Seconds(20));
+    v1::RegisterRankReply reply;
+    auto writer =
+        update == 0 ? stub->RegisterRank(&context, &reply) : stub->UpdateRank(&context, &reply);
+    writer->Write(request);
+    writer->WritesDone();
+    if (absl::Status status = FromGrpc(writer->Finish()); !status.ok()) return status;
+    return reply.registration_id();
   }
   v1::AgentStatus Status() {
     auto stub = v1::LocalAgent::NewStub(MakeChannel("unix:" + options_.socket));
@@ -290,6 +318,37 @@ TEST_F(AgentTest, RefusesSessionsWithoutForm) {
     EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   }
   EXPECT_EQ(Status().ranks(), 1);
+}
+
+TEST_F(AgentTest, AnUpdateTakesTheSessionAlong) {
+  Start();
+  const RankOptions options = MakeOptions({Role::kTrainer, 0, 0});
+  const uint64_t old_id = *Register(options);
+  absl::StatusOr<uint64_t> fresh = RegisterByHand(options, old_id);
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_NE(*fresh, old_id);
+  EXPECT_EQ(Status().ranks(), 1);
+  EXPECT_TRUE(absl::IsNotFound(RegisterByHand(options, old_id).status()));
+  // Its session is that of the new registration now.
+  ASSERT_TRUE(ranks_[0]->ReportReady(4).ok());
+  EXPECT_TRUE(coordinator_.Await([&](const std::vector<v1::AgentEvent>& events) {
+    return std::any_of(events.begin(), events.end(), [&](const v1::AgentEvent& event) {
+      return event.has_rank_report() && event.rank_report().registration_id() == *fresh;
+    });
+  }));
+  ranks_.clear();
+  EXPECT_TRUE(coordinator_.Await(
+      [&](const std::vector<v1::AgentEvent>& events) { return HasGone(events, *fresh); }));
+}
+
+TEST_F(AgentTest, ARankWithoutASessionIsDropped) {
+  options_.attach_time = absl::Milliseconds(200);
+  Start();
+  absl::StatusOr<uint64_t> id = RegisterByHand(MakeOptions({Role::kTrainer, 0, 0}), 0);
+  ASSERT_TRUE(id.ok()) << id.status();
+  EXPECT_TRUE(coordinator_.Await(
+      [&](const std::vector<v1::AgentEvent>& events) { return HasGone(events, *id); }));
+  EXPECT_EQ(Status().ranks(), 0);
 }
 
 TEST_F(AgentTest, ReportsReachTheCoordinator) {
