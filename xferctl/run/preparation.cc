@@ -1,9 +1,12 @@
 #include "xferctl/run/preparation.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/coordinator_client.h"
 #include "client/host_memory.h"
 #include "common/base/status.h"
 #include "common/checkpoint/prepare.h"
@@ -16,12 +19,36 @@ namespace {
 // emulator process a node, and the coordinator.
 constexpr uint64_t kBytesPerNode = 64'000'000;
 constexpr uint64_t kCoordinatorBytes = 128'000'000;
+// How often another process's preparation is looked at; its lock may be on another machine.
+constexpr absl::Duration kAskAgain = absl::Milliseconds(200);
 
 // Whether the directory may be used as it is. That it may not is no error: it is then prepared.
 bool IsPrepared(const RunOptions& options) {
   const absl::StatusOr<Prepared> prepared = OpenPrepared(options.prepared_dir);
   if (!prepared.ok() || ToJson(prepared->spec) != ToJson(options.spec)) return false;
   return !prepared->synthesized || prepared->seed == options.seed;
+}
+
+// Machines that share a disk start at the same time: one prepares, and the others wait for it.
+absl::StatusOr<PrepareResult> PrepareOrWait(const Context& context, const RunOptions& options) {
+  PrepareOptions prepare;
+  prepare.spec = options.spec;
+  prepare.synthesize = true;
+  prepare.tiny = options.tiny;
+  prepare.out_dir = options.prepared_dir;
+  prepare.seed = options.seed;
+  ProgressLine line(context.stderr_is_terminal);
+  prepare.progress = [&line](uint64_t done, uint64_t total, absl::string_view file) {
+    line.Show(ProgressBar(done, total, file));
+  };
+  const absl::Time deadline = absl::Now() + options.deadline;
+  const CallCanceller nobody;
+  while (true) {
+    absl::StatusOr<PrepareResult> result = Prepare(prepare);
+    if (!absl::IsAborted(result.status()) || absl::Now() >= deadline) return result;
+    line.Show("another process is preparing it; waiting");
+    nobody.WaitUntil(std::min(deadline, absl::Now() + kAskAgain));
+  }
 }
 
 absl::Status CheckDisk(const RunOptions& options, uint64_t rank_bytes) {
@@ -43,22 +70,13 @@ absl::Status CheckDisk(const RunOptions& options, uint64_t rank_bytes) {
 
 absl::Status PrepareForRun(const Context& context, const RunOptions& options) {
   if (IsPrepared(options)) return absl::OkStatus();
-  PrepareOptions prepare;
-  prepare.spec = options.spec;
-  prepare.synthesize = true;
-  prepare.tiny = options.tiny;
-  prepare.out_dir = options.prepared_dir;
-  prepare.seed = options.seed;
   context.Say(absl::StrCat("preparing ", options.name, " in ", options.prepared_dir,
                            " with made-up weights ..."));
-  ProgressLine line(context.stderr_is_terminal);
-  prepare.progress = [&line](uint64_t done, uint64_t total, absl::string_view file) {
-    line.Show(ProgressBar(done, total, file));
-  };
-  const absl::StatusOr<PrepareResult> result = Prepare(prepare);
-  line.Clear();
+  const absl::StatusOr<PrepareResult> result = PrepareOrWait(context, options);
   if (!result.ok()) return Annotate(result.status(), absl::StrCat("preparing ", options.name));
-  context.Say(absl::StrCat("prepared: ", HumanBytes(result->bytes_written), " written"));
+  context.Say(result->already_done
+                  ? std::string("prepared by another process")
+                  : absl::StrCat("prepared: ", HumanBytes(result->bytes_written), " written"));
   return absl::OkStatus();
 }
 

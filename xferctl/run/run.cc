@@ -123,7 +123,8 @@ class Session {
       context_.Print(SummaryTable(syncs_));
     }
     context_.Say(absl::StrCat(
-        "\n", syncs_.size(), " syncs of ", options_.name, " done; ",
+        "\n", syncs_.size(), syncs_.size() == 1 ? " sync of " : " syncs of ", options_.name,
+        " done; ",
         options_.validate
             ? absl::StrCat("all ", options_.spec.rollout.world,
                            " rollout ranks equal to the checkpoint")

@@ -235,7 +235,10 @@ void Supervisor::BlameCulprit() {
     std::string message = absl::StrCat(child->name, " (pid ", child->process.pid, ") ",
                                        DescribeExit(child->exit_code, child->exit_status));
     const std::vector<std::string> lines = LastLines(child->log);
-    if (!lines.empty()) absl::StrAppend(&message, "; its last line: ", lines.back());
+    // Who is killed does not get to say why.
+    if (!lines.empty() && child->exit_code == CLD_EXITED) {
+      absl::StrAppend(&message, "; its last line: ", lines.back());
+    }
     for (const std::string& line : lines) tail_.push_back(absl::StrCat(child->name, " | ", line));
     reason = absl::InternalError(message);
   }
