@@ -36,6 +36,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddEnginesCommand(app, context);
   AddJobsCommand(app, context);
   AddSyncsCommand(app, context);
+  AddCancelCommand(app, context);
   AddTimingsCommand(app, context);
   AddPlanCommand(app, context);
   AddVersionCommand(app, context);

@@ -70,7 +70,7 @@ SyncRunner::~SyncRunner() {
 absl::StatusOr<uint64_t> SyncRunner::Trigger(const v1::TriggerSyncRequest& request) {
   const int64_t trigger_ns = context_.clock->MonotonicNanos();
   XFER_ASSIGN_OR_RETURN(SyncOptions options, OptionsOf(request));
-  std::vector<std::thread> finished;
+  std::vector<std::jthread> finished;  // joined when it goes, after the lock, on every way out
   uint64_t id = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -103,13 +103,12 @@ absl::StatusOr<uint64_t> SyncRunner::Trigger(const v1::TriggerSyncRequest& reque
           std::make_shared<SyncTask>(context_, std::move(input), options, std::move(record));
       Running& running = running_[id];
       running.task = task;
-      running.thread = std::thread([this, task, id] {
+      running.thread = std::jthread([this, task, id] {
         task->Run();
         Done(id);
       });
     }
   }
-  for (std::thread& thread : finished) thread.join();
   if (id == 0) {
     return absl::ResourceExhaustedError(absl::StrCat(
         options_.max_running, " syncs are running, which is the limit; wait for one to end"));
@@ -122,6 +121,7 @@ void SyncRunner::Done(uint64_t sync_id) {
   auto it = running_.find(sync_id);
   finished_.push_back(std::move(it->second.thread));
   running_.erase(it);
+  ended_.SignalAll();
 }
 
 absl::StatusOr<v1::Sync> SyncRunner::Cancel(uint64_t sync_id, const absl::Status& why) {
@@ -139,15 +139,14 @@ void SyncRunner::Shutdown(const absl::Status& why, absl::Duration grace) {
     stopping_ = true;
   }
   for (const auto& task : All()) task->Cancel(why, grace);
-  std::vector<std::thread> finished;
+  std::vector<std::jthread> finished;
   {
     absl::MutexLock lock(&mu_);
     // Bounded: every sync ends by its deadlines, which have just been moved.
-    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return running_.empty(); };
-    mu_.Await(absl::Condition(&idle));
+    while (!running_.empty()) ended_.Wait(&mu_);
     finished.swap(finished_);
   }
-  for (std::thread& thread : finished) thread.join();
+  for (std::jthread& thread : finished) thread.join();
 }
 
 std::shared_ptr<SyncTask> SyncRunner::Find(uint64_t sync_id) const {

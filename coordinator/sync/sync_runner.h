@@ -59,7 +59,7 @@ class SyncRunner {
   using Tasks = std::vector<std::shared_ptr<SyncTask>>;
   struct Running {
     std::shared_ptr<SyncTask> task;
-    std::thread thread;
+    std::jthread thread;
   };
   // Takes any number that a sync has had towards the agents.
   std::shared_ptr<SyncTask> Find(uint64_t sync_id) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -72,8 +72,9 @@ class SyncRunner {
   const Options options_;
   History history_;
   mutable absl::Mutex mu_;
+  absl::CondVar ended_;  // a sync has
   std::map<uint64_t, Running> running_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::thread> finished_ ABSL_GUARDED_BY(mu_);       // to be joined
+  std::vector<std::jthread> finished_ ABSL_GUARDED_BY(mu_);      // to be joined
   std::map<uint64_t, uint64_t> other_ids_ ABSL_GUARDED_BY(mu_);  // towards agents -> the sync's own
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

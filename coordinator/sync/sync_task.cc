@@ -215,7 +215,8 @@ void SyncTask::PublishProgress() {
     for (const auto& [name, node] : nodes_) bytes += node.bytes_done;
   }
   record_->Update([&](v1::Sync& sync) {
-    sync.set_bytes_done(bytes);
+    // The transfer step's results, once there, know better than the last progress event.
+    sync.set_bytes_done(std::max<uint64_t>(sync.bytes_done(), bytes));
     if (engines_changed) sync.mutable_engines()->Assign(engines.begin(), engines.end());
   });
 }

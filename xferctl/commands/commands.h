@@ -20,6 +20,7 @@ void AddRanksCommand(CLI::App& app, Context& context);
 void AddEnginesCommand(CLI::App& app, Context& context);
 void AddJobsCommand(CLI::App& app, Context& context);
 void AddSyncsCommand(CLI::App& app, Context& context);
+void AddCancelCommand(CLI::App& app, Context& context);
 void AddTimingsCommand(CLI::App& app, Context& context);
 void AddPlanCommand(CLI::App& app, Context& context);
 void AddVersionCommand(CLI::App& app, Context& context);
