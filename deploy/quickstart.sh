@@ -20,13 +20,8 @@ while [ $# -gt 0 ]; do
 done
 
 deploy/install-packages.sh deploy/packages.txt
-launcher=()
-command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 echo "building (build/release) ..."
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-{ cmake --preset release -DXFER_TESTS=OFF -DXFER_BENCH=OFF "${launcher[@]}" &&
-  cmake --build --preset release; } >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+deploy/build.sh release OFF
 
 # Trainers and engines stand on two emulated nodes, an agent each, so that the weights really cross a
 # connection between two agents.

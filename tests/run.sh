@@ -6,23 +6,11 @@ cd "$(dirname "$(realpath "$0")")/.."
 quick=
 [ "${1:-}" = --quick ] && quick=1
 
-mkdir -p build
 deploy/install-packages.sh deploy/packages.txt tests/packages.txt
-launcher=()
-if command -v ccache >/dev/null; then
-  # Paths relative to the checkout, so that another checkout of the same sources finds what this one compiled.
-  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
-  launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-fi
 
 build() {  # PRESET [TARGET...]
-  local preset=$1
-  shift
-  echo "== building $preset ($(date +%T))"
-  cmake --preset "$preset" -DXFER_TESTS=ON -DXFER_BENCH=ON "${launcher[@]}" >"build/$preset.configure.log" 2>&1 ||
-    { cat "build/$preset.configure.log"; exit 1; }
-  cmake --build --preset "$preset" ${1:+--target "$@"} >"build/$preset.build.log" 2>&1 ||
-    { tail -n 60 "build/$preset.build.log"; exit 1; }
+  echo "== building $1 ($(date +%T))"
+  deploy/build.sh "$1" ON "${@:2}"
 }
 
 # Under ThreadSanitizer: the tests of what runs several threads. The others have one, and would only take time.
