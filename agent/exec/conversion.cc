@@ -21,7 +21,8 @@ void FillContiguous(Copy& copy, SetStride set) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ConvertedTransfer>> SplitConversion(const Transfer& transfer) {
-  const auto [from, to] = transfer.conversion;
+  const DType from = transfer.conversion.from;
+  const DType to = transfer.conversion.to;
   if (!CanConvert(from, to)) {
     return absl::UnimplementedError(absl::StrCat(
         "transfer ", transfer.id, ": there is no conversion from ", Name(from), " to ", Name(to)));
@@ -55,7 +56,8 @@ absl::StatusOr<std::unique_ptr<ConvertedTransfer>> SplitConversion(const Transfe
 void ConvertRange(const Transfer& transfer, const ConvertedTransfer& converted,
                   const std::byte* source, uint64_t begin, uint64_t end,
                   absl::Span<std::byte> out) {
-  const auto [from, to] = transfer.conversion;
+  const DType from = transfer.conversion.from;
+  const DType to = transfer.conversion.to;
   const uint64_t source_size = SizeOf(from);
   const uint64_t destination_size = SizeOf(to);
   ForEachRun(converted.gather, begin / destination_size * source_size,

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+
 namespace xfer {
 
 ChangeFeed::ChangeFeed(absl::Duration interval) : interval_(interval), thread_([this] { Run(); }) {}
@@ -11,6 +13,7 @@ ChangeFeed::~ChangeFeed() {
   {
     absl::MutexLock lock(&mu_);
     stop_ = true;
+    wake_.SignalAll();
   }
   thread_.join();
 }
@@ -41,16 +44,15 @@ void ChangeFeed::Remove(const std::string& key, uint64_t id) {
 
 void ChangeFeed::MarkChanged(const std::string& key) {
   absl::MutexLock lock(&mu_);
-  if (channels_.contains(key)) changed_.insert(key);
+  if (!channels_.contains(key)) return;
+  changed_.insert(key);
+  wake_.SignalAll();
 }
 
 void ChangeFeed::Run() {
   absl::MutexLock lock(&mu_);
-  const auto due = [this]()
-                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || !changed_.empty(); };
-  const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; };
   while (true) {
-    mu_.Await(absl::Condition(&due));
+    while (!stop_ && changed_.empty()) wake_.Wait(&mu_);
     if (stop_) return;
     std::vector<std::shared_ptr<Channel>> channels;
     for (const std::string& key : changed_) {
@@ -62,7 +64,9 @@ void ChangeFeed::Run() {
     for (const auto& channel : channels) channel->notifier.Notify();
     channels.clear();
     mu_.Lock();
-    if (mu_.AwaitWithTimeout(absl::Condition(&stopped), interval_)) return;
+    const absl::Time next = absl::Now() + interval_;
+    while (!stop_ && !wake_.WaitWithDeadline(&mu_, next)) {
+    }
   }
 }
 

@@ -41,6 +41,7 @@ class ChangeFeed {
 
   const absl::Duration interval_;
   absl::Mutex mu_;
+  absl::CondVar wake_;  // something changed, or stop
   std::map<std::string, std::shared_ptr<Channel>> channels_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> changed_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,4 +1,5 @@
 // Registry: ranks come, speak and go.
+#include <algorithm>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -142,7 +143,9 @@ absl::StatusOr<uint64_t> Registry::PublishRank(const std::string& job_name, Rank
     auto held = job->ranks.find(rank.id);
     if (held != job->ranks.end()) {
       if (held->second.SameRegistration(rank)) {
-        if (rank.ready_version != 0) held->second.ready_version = rank.ready_version;
+        // A report may have been lost with the session before, or have come since the manifest was
+        // made.
+        held->second.ready_version = std::max(held->second.ready_version, rank.ready_version);
         Changed(*job);
         return job->info.generation();
       }

@@ -70,6 +70,7 @@ class Coordinator::Impl {
     {
       absl::MutexLock lock(&mu_);
       stop_ticker_ = true;
+      wake_ticker_.SignalAll();
     }
     ticker_.join();
   }
@@ -78,9 +79,10 @@ class Coordinator::Impl {
   // Leases are judged by the injected clock; how often, by the real one.
   void Tick() ABSL_LOCKS_EXCLUDED(mu_) {
     const absl::Duration interval = TickOf(state_.options.lease);
-    const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ticker_; };
     absl::MutexLock lock(&mu_);
-    while (!mu_.AwaitWithTimeout(absl::Condition(&stopped), interval)) {
+    while (!stop_ticker_) {
+      wake_ticker_.WaitWithTimeout(&mu_, interval);
+      if (stop_ticker_) return;
       mu_.Unlock();
       state_.membership.Tick();
       mu_.Lock();
@@ -93,6 +95,7 @@ class Coordinator::Impl {
   std::unique_ptr<RpcServer> server_;
   std::thread ticker_;
   absl::Mutex mu_;
+  absl::CondVar wake_ticker_;
   bool down_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ticker_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -247,6 +247,8 @@ void SyncTask::RecordTransfer(const Replies& replies, int64_t start_ns, int64_t 
   int64_t last_byte = 0;
   uint64_t received = 0;
   std::map<RankId, v1::RankTiming> timings;
+  std::map<RankId, std::string> home;
+  for (const RankEntry& rank : input_.ranks) home[rank.id] = rank.node;
   for (const auto& [node, reply] : replies) {
     if (!reply.status.ok()) continue;
     const v1::StepResult& result = reply.result;
@@ -257,6 +259,8 @@ void SyncTask::RecordTransfer(const Replies& replies, int64_t start_ns, int64_t 
     for (const v1::RankTiming& reported : result.timings()) {
       const absl::StatusOr<RankId> id = FromProto(reported.id());
       if (!id.ok()) continue;
+      const auto rank = home.find(*id);
+      if (rank == home.end() || rank->second != node) continue;  // not its to tell
       v1::RankTiming timing = reported;
       timing.set_node(node);
       timing.set_start_ns(reported.start_ns() - record_->trigger_ns());

@@ -35,8 +35,10 @@ class ScriptedAgent {
       : node_(std::move(node)),
         incarnation_(incarnation),
         channel_(MakeChannel(absl::StrCat("127.0.0.1:", port))),
-        stub_(v1::AgentHub::NewStub(channel_)),
-        stream_(stub_->Session(&context_)) {
+        stub_(v1::AgentHub::NewStub(channel_)) {
+    // A busy machine may take longer over a connection than the channel allows for one attempt.
+    context_.set_wait_for_ready(true);
+    stream_ = stub_->Session(&context_);
     v1::AgentEvent event;
     v1::Hello* hello = event.mutable_hello();
     hello->set_node(node_);
@@ -69,24 +71,26 @@ class ScriptedAgent {
 
   // The next command of this kind that has come or will come, within 10 s.
   std::optional<v1::AgentCommand> Await(v1::AgentCommand::CommandCase kind) {
+    const absl::Time limit = absl::Now() + absl::Seconds(10);
     absl::MutexLock lock(&mu_);
-    const auto find = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return std::find_if(commands_.begin(), commands_.end(),
-                          [&](const auto& c) { return c.command_case() == kind; });
-    };
-    const auto there = [&]()
-                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return find() != commands_.end(); };
-    if (!mu_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(10))) return std::nullopt;
-    const auto it = find();
-    v1::AgentCommand command = *it;
-    commands_.erase(it);
-    return command;
+    while (true) {
+      for (auto it = commands_.begin(); it != commands_.end(); ++it) {
+        if (it->command_case() != kind) continue;
+        v1::AgentCommand command = *it;
+        commands_.erase(it);
+        return command;
+      }
+      if (ended_ || changed_.WaitWithDeadline(&mu_, limit)) return std::nullopt;
+    }
   }
   // How the session ended, within 10 s.
   absl::Status AwaitEnd() {
+    const absl::Time limit = absl::Now() + absl::Seconds(10);
     absl::MutexLock lock(&mu_);
-    if (!mu_.AwaitWithTimeout(absl::Condition(&ended_), absl::Seconds(10))) {
-      return absl::InternalError("the session has not ended");
+    while (!ended_) {
+      if (changed_.WaitWithDeadline(&mu_, limit)) {
+        return absl::InternalError("the session has not ended");
+      }
     }
     return end_;
   }
@@ -153,11 +157,13 @@ class ScriptedAgent {
       if (command.has_step()) Answer(command.step());
       absl::MutexLock lock(&mu_);
       commands_.push_back(command);
+      changed_.SignalAll();
     }
     const absl::Status end = FromGrpc(stream_->Finish());
     absl::MutexLock lock(&mu_);
     end_ = end;
     ended_ = true;
+    changed_.SignalAll();
   }
   void Answer(const v1::Step& step) {
     v1::StepResult result;
@@ -186,6 +192,7 @@ class ScriptedAgent {
   std::unique_ptr<grpc::ClientReaderWriter<v1::AgentEvent, v1::AgentCommand>> stream_;
   absl::Mutex write_mu_;
   absl::Mutex mu_;
+  absl::CondVar changed_;
   Behaviour behaviour_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::AgentCommand> commands_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::RankId> ranks_ ABSL_GUARDED_BY(mu_);

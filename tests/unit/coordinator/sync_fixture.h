@@ -72,15 +72,17 @@ class SyncFixture : public ::testing::Test {
   v1::Sync Wait(uint64_t id) {
     const std::shared_ptr<SyncRecord> record = *runner_->history().Find(id);
     absl::Mutex mu;
-    bool ended = false;
+    absl::CondVar changed;
     const uint64_t watch = record->watchers().Add([&] {
-      const bool now = record->ended();
       absl::MutexLock lock(&mu);
-      ended = now;
+      changed.SignalAll();
     });
-    if (!record->ended()) {
+    {
+      const absl::Time limit = absl::Now() + absl::Seconds(20);
       absl::MutexLock lock(&mu);
-      EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&ended), absl::Seconds(20)));
+      while (!record->ended() && !changed.WaitWithDeadline(&mu, limit)) {
+      }
+      EXPECT_TRUE(record->ended());
     }
     record->watchers().Remove(watch);
     return record->Snapshot();
