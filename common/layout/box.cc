@@ -15,7 +15,14 @@ int64_t NumElements(const Dims& dims) {
 std::string Box::ToString() const {
   std::string out = "[";
   for (size_t d = 0; d < start.size(); ++d) {
-    absl::StrAppend(&out, d == 0 ? "" : ", ", start[d], ":", start[d] + extent[d]);
+    absl::StrAppend(&out, d == 0 ? "" : ", ", start[d], ":");
+    // A box that is about to be refused may have an end that wraps; say it as start:+extent.
+    int64_t end;
+    if (__builtin_add_overflow(start[d], extent[d], &end)) {
+      absl::StrAppend(&out, "+", extent[d]);
+    } else {
+      absl::StrAppend(&out, end);
+    }
   }
   return out + "]";
 }

@@ -79,5 +79,9 @@ TEST(BoxTest, IntersectAndSubtractAreThoseOfElementSets) {
   }
 }
 
+TEST(Box, AnEndThatWrapsIsShownAsItsExtent) {
+  EXPECT_EQ((Box{{INT64_MAX, 0}, {3, 2}}.ToString()), "[9223372036854775807:+3, 0:2]");
+}
+
 }  // namespace
 }  // namespace xfer
