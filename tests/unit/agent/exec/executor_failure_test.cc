@@ -100,7 +100,8 @@ TEST_F(ExecutorFailureTest, DamageFailsOneEngineOnly) {
     EXPECT_EQ(failure.destination_node(), "bb");
     EXPECT_EQ(failure.destination().engine(), failed);
     EXPECT_THAT(failure.tensor(), HasSubstr("tensor."));
-    EXPECT_EQ(CodeOf(failure.outcome()), absl::StatusCode::kDataLoss);
+    // The damaged transfer itself, or one that was given up for it and says so.
+    EXPECT_THAT(failure.outcome().message(), HasSubstr("the bytes were damaged on the way"));
     EXPECT_NE(results[name].outcome().code(), 0);
   }
   // The failed engine's rank does not take the version, whoever asks; the other one does.
