@@ -13,14 +13,14 @@ build() {  # PRESET [TARGET...]
   deploy/build.sh "$1" ON "${@:2}"
 }
 
-# Under ThreadSanitizer: the tests of what runs several threads. Those whose threads are ordered by gRPC itself are
-# not among them: Debian's gRPC is not instrumented, so that order is not seen.
-threaded=(mutex_test server_test parallel_test thread_pool_test fd_receiver_test rank_table_test sync_receive_test
-  executor_test executor_failure_test coordinator_session_test transport_tcp_test transport_faulty_test
-  coordinator_registry_test coordinator_sync_test coordinator_sync_failure_test coordinator_client_test work_pool_test)
+# Under ThreadSanitizer: the tests of what runs several threads. Those that go through gRPC are not among them: Debian's
+# gRPC is not instrumented, so the order that it makes is not seen.
+threaded=(mutex_test parallel_test thread_pool_test fd_receiver_test rank_table_test sync_receive_test executor_test
+  executor_failure_test transport_tcp_test transport_faulty_test coordinator_registry_test coordinator_sync_test
+  coordinator_sync_failure_test work_pool_test)
 # Under AddressSanitizer and UndefinedBehaviorSanitizer: those, and the tests of what reads bytes from outside or
 # computes addresses. (All tests can be run under either: cmake --preset asan, ctest --preset asan.)
-hardened=("${threaded[@]}" agent_test coordinator_test rank_client_test convert_test safetensors_test prepare_test
+hardened=("${threaded[@]}" server_test coordinator_session_test coordinator_client_test agent_test coordinator_test rank_client_test convert_test safetensors_test prepare_test
   shards_test values_test float_convert_test plan_test planner_test planner_property_test placement_test
   mapped_region_test plan_part_test transfer_digest_test conversion_test unix_socket_test transport_wire_test
   transport_conformance_test verbs_unit_test)
