@@ -21,7 +21,8 @@
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "race:grpc::internal::Callback\n"
-         "race:grpc::internal::CallOp\n";
+         "race:grpc::internal::CallOp\n"
+         "race:grpc::Server::CallbackRequest\n";
 }
 #endif
 
@@ -157,10 +158,12 @@ class CoordinatorTest : public ::testing::Test {
 
 TEST_F(CoordinatorTest, SyncsFromRegistrationToTimings) {
   Populate();
-  std::vector<v1::PlanPart> parts;
+  absl::Mutex mu;
+  std::vector<v1::PlanPart> fetched;
   a_->Behave([&](const v1::Step& step, v1::StepResult good) {
     if (step.kind() == v1::STEP_KIND_CONNECT) {
-      const absl::Status status = a_->FetchPlan(step.plan_id(), &parts);
+      absl::MutexLock lock(&mu);
+      const absl::Status status = a_->FetchPlan(step.plan_id(), &fetched);
       EXPECT_TRUE(status.ok()) << status;
       EXPECT_EQ(step.peers_size(), 1);
     }
@@ -175,6 +178,11 @@ TEST_F(CoordinatorTest, SyncsFromRegistrationToTimings) {
   EXPECT_EQ(sync.bytes_total(), manifest_.bytes());
   ASSERT_TRUE(b_->Await(v1::AgentCommand::kEndSync).has_value());
 
+  std::vector<v1::PlanPart> parts;
+  {
+    absl::MutexLock lock(&mu);
+    parts = fetched;
+  }
   ASSERT_FALSE(parts.empty());
   const v1::PlanHeader& header = parts[0].header();
   EXPECT_EQ(header.job(), "job");
