@@ -1,5 +1,7 @@
 #include "client/emulator/emulator.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -47,6 +49,9 @@ absl::StatusOr<std::unique_ptr<Emulator>> Emulator::Start(const EmulatorOptions&
     XFER_RETURN_IF_ERROR(
         emulator->ranks_.back()->Register(*emulator->client_, options.register_timeout));
   }
+  // Reading the checkpoint's headers took far more memory than what is kept of them; with many
+  // processes on a machine it is missed elsewhere.
+  malloc_trim(0);
   return emulator;
 }
 

@@ -93,6 +93,9 @@ std::vector<std::string> Cluster::LogArgs() const {
 absl::StatusOr<std::string> Cluster::StartCoordinator() {
   std::vector<std::string> args = {"--listen", WithPort(options_.head_ip, options_.port)};
   if (options_.insecure) args.push_back("--insecure");
+  // Nodes that are emulated here compete for few cores while they start, and may be silent for
+  // long; that one has died is seen by its process's end.
+  if (!options_.node_rank.has_value()) args.insert(args.end(), {"--lease-ms", "60000"});
   for (std::string& arg : LogArgs()) args.push_back(std::move(arg));
   XFER_ASSIGN_OR_RETURN(coordinator_,
                         supervisor_.Start({"xfer-coordinator", "xfer-coordinator", args}));
@@ -126,10 +129,15 @@ absl::Status Cluster::StartAgents(const std::string& coordinator) {
   return absl::OkStatus();
 }
 
-absl::Status Cluster::StartRanks() {
+absl::Status Cluster::StartRanks(absl::FunctionRef<void(size_t)> started) {
   const int cores = std::max<int>(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = std::clamp(cores / static_cast<int>(here_.size()), 1, 8);
+  // Loading takes a core and memory of its own, so that starting all at once would be slower, not
+  // faster.
+  const size_t at_once = std::max<size_t>(4, 2 * static_cast<size_t>(cores));
   for (size_t i = 0; i < here_.size(); ++i) {
+    if (i >= at_once) XFER_RETURN_IF_ERROR(WaitForRanksOf(i - at_once));
+    started(i);
     std::vector<std::string> args = {"--agent-socket",
                                      SocketOf(i),
                                      "--job",
@@ -159,6 +167,10 @@ absl::Status Cluster::StartRanks() {
     ranks_.push_back(ranks);
   }
   return absl::OkStatus();
+}
+
+absl::Status Cluster::WaitForRanksOf(size_t node) {
+  return supervisor_.WaitReady(ranks_[node], absl::Now() + options_.deadline).status();
 }
 
 absl::Status Cluster::StopRanksAndAgents() {

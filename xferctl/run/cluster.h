@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "xferctl/run/node_ranks.h"
@@ -42,8 +43,9 @@ class Cluster {
   absl::StatusOr<std::string> StartCoordinator();
   // Starts an agent for each node and waits until all are connected.
   absl::Status StartAgents(const std::string& coordinator);
-  // Starts a process for each node's ranks. They register in their own time, which WatchJob shows.
-  absl::Status StartRanks();
+  // Starts a process for each node's ranks, some at a time; the last ones may still be loading and
+  // registering when it returns, which WatchJob shows. started(i) is called before each.
+  absl::Status StartRanks(absl::FunctionRef<void(size_t)> started);
 
   // Ends the ranks so that they write their dump, then the agents. The first that fails is the
   // error; all are ended all the same.
@@ -55,6 +57,7 @@ class Cluster {
  private:
   std::string SocketOf(size_t node) const;
   std::vector<std::string> LogArgs() const;
+  absl::Status WaitForRanksOf(size_t node);
 
   const RunOptions& options_;
   const std::vector<NodeRanks>& here_;

@@ -18,6 +18,8 @@ namespace {
 // Private memory of the programs themselves, beside the ranks' shared memory: an agent and an
 // emulator process a node, and the coordinator.
 constexpr uint64_t kBytesPerNode = 64'000'000;
+// What both of a node's programs know of each tensor of the model.
+constexpr uint64_t kBytesPerTensor = 1'000;
 constexpr uint64_t kCoordinatorBytes = 128'000'000;
 // How often another process's preparation is looked at; its lock may be on another machine.
 constexpr absl::Duration kAskAgain = absl::Milliseconds(200);
@@ -94,7 +96,10 @@ absl::Status CheckMemory(const RunOptions& options, uint64_t rank_bytes, size_t 
 
 absl::Status CheckRoom(const RunOptions& options, const std::vector<NodeRanks>& here) {
   XFER_ASSIGN_OR_RETURN(const uint64_t rank_bytes, RankBytes(options.spec, here));
-  XFER_RETURN_IF_ERROR(CheckMemory(options, rank_bytes, here.size(), AvailableMemoryBytes()));
+  XFER_ASSIGN_OR_RETURN(const TensorTable table, BuildTensorTable(options.spec.config));
+  const uint64_t known_bytes = here.size() * table.size() * kBytesPerTensor;
+  XFER_RETURN_IF_ERROR(
+      CheckMemory(options, rank_bytes + known_bytes, here.size(), AvailableMemoryBytes()));
   return options.dump_dir.empty() ? absl::OkStatus() : CheckDisk(options, rank_bytes);
 }
 

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 #include "xferctl/exit.h"
+#include "xferctl/progress.h"
 #include "xferctl/run/cluster.h"
 #include "xferctl/run/machines.h"
 #include "xferctl/run/node_ranks.h"
@@ -59,8 +60,8 @@ class Session {
                           CoordinatorClient::Connect(address_, options_.deadline, &calls_));
     XFER_RETURN_IF_ERROR(client->CreateJob(options_.name, ToJson(options_.job_spec)).status());
     job_made_ = true;
-    XFER_RETURN_IF_ERROR(cluster_.StartRanks());
     TellStart();
+    XFER_RETURN_IF_ERROR(StartRanks());
     XFER_RETURN_IF_ERROR(WaitForRanks(context_, *client, options_));
     return RunSteps(context_, *client, options_, syncs_);
   }
@@ -73,10 +74,18 @@ class Session {
         CoordinatorClient::Connect(options_.head_address(), options_.deadline, &calls_));
     XFER_RETURN_IF_ERROR(WaitForJob(*client, options_, calls_));
     XFER_RETURN_IF_ERROR(cluster_.StartAgents(options_.head_address()));
-    XFER_RETURN_IF_ERROR(cluster_.StartRanks());
+    XFER_RETURN_IF_ERROR(StartRanks());
     context_.Say(absl::StrCat("node ", *options_.node_rank, ": ", here_.front().size(),
                               " ranks take part in job ", options_.name));
     return WaitForFinish(*client, options_);
+  }
+
+  absl::Status StartRanks() {
+    ProgressLine line(context_.stderr_is_terminal);
+    return cluster_.StartRanks([&](size_t i) {
+      line.Show(absl::StrCat("starting the ranks of ", here_[i].node, " (", i + 1, " of ",
+                             here_.size(), ")"));
+    });
   }
 
   // Tells whoever watches the job how it ended, and gives other machines time to leave.
