@@ -32,11 +32,12 @@ class SupervisorTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  // A shell that says it is ready, with its pid, and then does `script`. "--ready-fd 3" become its
-  // arguments.
-  Supervisor::ChildId Shell(const std::string& name, const std::string& script) {
-    auto child =
-        supervisor_->Start({name, "sh", {"-c", "echo ready $$ >&3; exec 3>&-; " + script, "sh"}});
+  // A shell that does `setup`, says that it is ready, with its pid, and then does `script`.
+  // "--ready-fd 3" become its arguments.
+  Supervisor::ChildId Shell(const std::string& name, const std::string& script,
+                            const std::string& setup = ":") {
+    const std::string all = setup + "; echo ready $$ >&3; exec 3>&-; " + script;
+    auto child = supervisor_->Start({name, "sh", {"-c", all, "sh"}});
     EXPECT_TRUE(child.ok()) << child.status();
     auto words = supervisor_->WaitReady(*child, absl::Now() + kPatience);
     EXPECT_TRUE(words.ok()) << words.status();
@@ -55,8 +56,7 @@ class SupervisorTest : public ::testing::Test {
 constexpr char kForever[] = "while :; do sleep 1; done";
 
 TEST_F(SupervisorTest, GivesReadyWordsAndStopsWithASignal) {
-  const auto child =
-      Shell("good", std::string("trap 'exit 0' TERM; ") + "while :; do sleep 0.01; done");
+  const auto child = Shell("good", "while :; do sleep 0.01; done", "trap 'exit 0' TERM");
   EXPECT_TRUE(Runs(pid_));
   const absl::Status stopped = supervisor_->Stop({child}, SIGTERM, kPatience);
   EXPECT_TRUE(stopped.ok()) << stopped;
@@ -110,14 +110,14 @@ TEST_F(SupervisorTest, ASilentChildIsADeadline) {
 }
 
 TEST_F(SupervisorTest, WhoIgnoresTheSignalIsKilled) {
-  const auto child = Shell("stubborn", std::string("trap '' TERM; ") + kForever);
+  const auto child = Shell("stubborn", kForever, "trap '' TERM");
   const absl::Status status = supervisor_->Stop({child}, SIGTERM, absl::Milliseconds(200));
   EXPECT_THAT(std::string(status.message()), HasSubstr("stubborn"));
   EXPECT_FALSE(Runs(pid_));
 }
 
 TEST_F(SupervisorTest, DestructionLeavesNothing) {
-  Shell("one", std::string("trap '' TERM INT HUP; ") + kForever);
+  Shell("one", kForever, "trap '' TERM INT HUP");
   const pid_t first = pid_;
   Shell("two", kForever);
   kill(pid_, SIGSTOP);
