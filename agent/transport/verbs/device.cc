@@ -1,6 +1,7 @@
 #include "agent/transport/verbs/device.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 
 #include <array>
 #include <cerrno>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "agent/transport/socket.h"
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 
 namespace xfer::verbs {
 namespace {
@@ -79,6 +81,17 @@ std::optional<int> Rank(const Gid& gid) {
   return gid.link_local() ? 3 : 2;
 }
 
+// libibverbs tries several ways, and its errno is the last one's: the file itself says more.
+absl::Status OpenError(const ibv_device& device, int error) {
+  const std::string path = absl::StrCat("/dev/infiniband/", device.dev_name);
+  const UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.valid()) error = errno;
+  return ErrnoStatus(
+      error == 0 ? EIO : error,
+      absl::StrCat("RDMA device ", device.name, ": cannot open ", path,
+                   " (may this user read and write it, and is it in this container?)"));
+}
+
 std::string Describe(absl::Span<const Gid> gids) {
   constexpr std::array<const char*, 3> kTypes = {"InfiniBand", "RoCE v1", "RoCE v2"};
   if (gids.empty()) return "none";
@@ -137,13 +150,7 @@ absl::StatusOr<Context> Context::Open(absl::string_view device) {
     errno = 0;
     context.context_.reset(ibv_open_device(found));
     if (context.context_ == nullptr) {
-      const int error = errno;
-      return Annotate(
-          ErrnoStatus(error == 0 ? EIO : error,
-                      absl::StrCat("cannot be opened through /dev/infiniband/", found->dev_name)),
-          absl::StrCat("RDMA device ", device,
-                       " (may this user read and write that file, and is the device in this "
-                       "container?)"));
+      return OpenError(*found, errno);
     }
     if (const int error = ibv_query_device(context.get(), &context.attributes_); error != 0) {
       return ErrnoStatus(error, absl::StrCat("RDMA device ", device, ": ibv_query_device"));

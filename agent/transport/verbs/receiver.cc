@@ -42,22 +42,26 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Start(uint64_t incarnation,
 }
 
 Receiver::~Receiver() {
+  Stop();
+  {
+    absl::MutexLock lock(&mu_);
+    while (calls_ > 0) idle_.Wait(&mu_);
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+}
+
+void Receiver::Stop() {
   std::vector<std::shared_ptr<Session>> sessions;
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
     for (const auto& [id, session] : sessions_) sessions.push_back(session);
   }
-  for (const auto& session : sessions)
+  for (const auto& session : sessions) {
     End(session, absl::UnavailableError("the receiver is shutting down"));
-  {
-    absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(
-        +[](int* calls) { return *calls == 0; }, &calls_));
   }
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
-  if (thread_.joinable()) thread_.join();
 }
 
 absl::StatusOr<v1::VerbsReply> Receiver::Serve(const v1::VerbsRequest& request) {
@@ -68,7 +72,7 @@ absl::StatusOr<v1::VerbsReply> Receiver::Serve(const v1::VerbsRequest& request) 
   }
   absl::StatusOr<v1::VerbsReply> reply = Dispatch(request);
   absl::MutexLock lock(&mu_);
-  --calls_;
+  if (--calls_ == 0) idle_.SignalAll();
   return reply;
 }
 

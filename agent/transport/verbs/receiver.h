@@ -36,6 +36,8 @@ class Receiver {
   ~Receiver();
 
   absl::StatusOr<v1::VerbsReply> Serve(const v1::VerbsRequest& request);
+  // Ends all sessions and refuses new calls; calls that run return soon.
+  void Stop();
   // Ends the sessions that have transfers into that memory.
   void MemoryGone(const RegisteredMemory* memory);
 
@@ -68,6 +70,7 @@ class Receiver {
 
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::CondVar idle_;
   int calls_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mu_);
   struct Channel {

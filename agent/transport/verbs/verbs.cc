@@ -39,6 +39,8 @@ class VerbsTransportImpl final : public VerbsTransport {
     return receiver_->Serve(request);
   }
 
+  void StopReceiving() override { receiver_->Stop(); }
+
   absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerAddress& peer,
                                                     absl::Time deadline) override {
     const std::string who = absl::StrCat("verbs to node '", peer.node, "'");

@@ -33,6 +33,10 @@ class VerbsTransport : public Transport {
   // Answers a peer's control request; may wait for as long as tuning.stall_timeout and the receive
   // table's digests take, so it must not be called on a thread that others wait for.
   virtual absl::StatusOr<v1::VerbsReply> Serve(const v1::VerbsRequest& request) = 0;
+  // Nothing is received from now on: calls of Serve() that run return soon, later ones fail. To be
+  // called before the server that calls Serve() is shut down, and that before the transport is
+  // destroyed.
+  virtual void StopReceiving() = 0;
   // The ports in use, e.g. "mlx5_0:1".
   virtual std::vector<std::string> ports() const = 0;
 };

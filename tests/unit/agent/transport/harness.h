@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -102,9 +104,15 @@ inline absl::Status Post(Endpoint& endpoint, const SendRange& range,
   }
 }
 
-// Polls until there are `count` completions or an error; 20 s at most.
+// How long a test waits for what must come: 20 s, or more in a slow virtual machine.
+inline absl::Duration TestLimit() {
+  const char* seconds = std::getenv("XFER_TEST_LIMIT_SECONDS");
+  return absl::Seconds(seconds == nullptr ? 20 : std::max(1, std::atoi(seconds)));
+}
+
+// Polls until there are `count` completions or an error; TestLimit() at most.
 inline absl::Status PollFor(Endpoint& endpoint, size_t count, std::vector<Completion>& done) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const absl::Time deadline = absl::Now() + TestLimit();
   while (done.size() < count) {
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(absl::StrCat(done.size(), " of ", count, " completions"));
@@ -115,10 +123,10 @@ inline absl::Status PollFor(Endpoint& endpoint, size_t count, std::vector<Comple
   return absl::OkStatus();
 }
 
-// The finish's completion, waited for up to 20 s; or the endpoint's error.
+// The finish's completion, waited for up to TestLimit(); or the endpoint's error.
 inline absl::Status WaitForFinish(Endpoint& endpoint, TransferId transfer,
                                   std::vector<Completion>& done) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const absl::Time deadline = absl::Now() + TestLimit();
   while (true) {
     for (const Completion& completion : done) {
       if (completion.finish && completion.transfer == transfer) return completion.status;

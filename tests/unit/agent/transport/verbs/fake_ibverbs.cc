@@ -68,6 +68,8 @@ struct World {
   uint32_t next_number = 100;
   uint64_t may_run = kNever;
   bool discard = false;
+  // Whatever may let the engine go on, and its standing still.
+  absl::CondVar changed;
   int live = 0;
   std::thread engine;
 };
@@ -209,15 +211,11 @@ void RunEngine() {
   World& world = TheWorld();
   absl::MutexLock lock(&world.mu);
   while (true) {
-    const auto some = [&world]() ABSL_SHARED_LOCKS_REQUIRED(world.mu) {
-      if (world.may_run == 0) return false;
-      for (const auto& [number, qp] : world.qps) {
-        if (!qp->sends.empty() && qp->base.state == IBV_QPS_RTS) return true;
-      }
-      return false;
-    };
-    world.mu.Await(absl::Condition(&some));
-    Step(world);
+    if (!Step(world)) {
+      world.changed.Wait(&world.mu);
+      continue;
+    }
+    if (world.may_run == 0) world.changed.SignalAll();
     // Lets posters and pollers in between.
     world.mu.Unlock();
     std::this_thread::yield();
@@ -263,6 +261,7 @@ int PostSend(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad) {
     qp.sends.push_back({*wr, {wr->sg_list, wr->sg_list + wr->num_sge}});
   }
   *bad = nullptr;
+  world.changed.SignalAll();
   return 0;
 }
 
@@ -273,6 +272,7 @@ int PostReceive(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   if (base->state == IBV_QPS_RESET) return EINVAL;
   if (qp.receives.size() >= qp.max_receive) return ENOMEM;
   qp.receives.push_back(wr->wr_id);
+  TheWorld().changed.SignalAll();
   return 0;
 }
 
@@ -287,15 +287,18 @@ T* Created(T* object) {
 void StopAfter(uint64_t requests) {
   absl::MutexLock lock(&TheWorld().mu);
   TheWorld().may_run = requests;
+  TheWorld().changed.SignalAll();
 }
 void Go() { StopAfter(kNever); }
 
 bool AwaitStopped() {
   World& world = TheWorld();
   absl::MutexLock lock(&world.mu);
-  const auto stopped = [&world]()
-                           ABSL_SHARED_LOCKS_REQUIRED(world.mu) { return world.may_run == 0; };
-  return world.mu.AwaitWithTimeout(absl::Condition(&stopped), absl::Seconds(10));
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  while (world.may_run > 0) {
+    if (world.changed.WaitWithDeadline(&world.mu, deadline)) return false;
+  }
+  return true;
 }
 
 void FailRequest(const std::string& device, uint64_t n, ibv_wc_status status) {
@@ -334,6 +337,7 @@ void Reset() {
   World& world = TheWorld();
   absl::MutexLock lock(&world.mu);
   world.may_run = kNever;
+  world.changed.SignalAll();
   for (Device& device : world.devices) {
     device.up = true;
     device.until_failure = 0;
@@ -527,6 +531,7 @@ int ibv_destroy_qp(ibv_qp* base) {
   World& world = TheWorld();
   absl::MutexLock lock(&world.mu);
   world.qps.erase(base->qp_num);
+  world.changed.SignalAll();
   delete reinterpret_cast<Qp*>(base);
   --world.live;
   return 0;

@@ -20,20 +20,18 @@
 
 namespace xfer {
 
-// Calls the receiver that is attached, as gRPC would: one that is detached cannot be reached.
+// Calls the receiver that is attached, as a gRPC server would: one that is detached cannot be
+// reached, and detaching waits for the calls that run.
 class DirectControl final : public VerbsControl {
  public:
   void Attach(VerbsTransport* receiver) {
     absl::MutexLock lock(&mu_);
     receiver_ = receiver;
   }
-  // Calls that run go on; new ones fail.
-  void Detach() { Attach(nullptr); }
-  // Waits until no call runs in the receiver.
-  void AwaitIdle() {
+  void Detach() {
     absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(
-        +[](int* calls) { return *calls == 0; }, &calls_));
+    receiver_ = nullptr;
+    while (calls_ > 0) idle_.Wait(&mu_);
   }
 
   absl::StatusOr<v1::VerbsReply> Call(const PeerAddress&, const v1::VerbsRequest& request,
@@ -47,12 +45,13 @@ class DirectControl final : public VerbsControl {
     }
     absl::StatusOr<v1::VerbsReply> reply = receiver->Serve(request);
     absl::MutexLock lock(&mu_);
-    --calls_;
+    if (--calls_ == 0) idle_.SignalAll();
     return reply;
   }
 
  private:
   absl::Mutex mu_;
+  absl::CondVar idle_;
   VerbsTransport* receiver_ = nullptr;
   int calls_ = 0;
 };
@@ -205,6 +204,7 @@ struct VerbsPair {
   }
   ~VerbsPair() { KillReceiver(); }
   void KillReceiver() {
+    if (receiver != nullptr) receiver->StopReceiving();
     control->Detach();
     receiver.reset();
   }

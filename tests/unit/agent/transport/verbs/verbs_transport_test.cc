@@ -1,6 +1,10 @@
 // What is the verbs transport's own: keys, failures, rails. Needs RDMA devices (tests/rdma_vm).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <numeric>
@@ -9,6 +13,7 @@
 #include <vector>
 
 #include "agent/transport/verbs/device.h"
+#include "agent/transport/verbs/doctor.h"
 #include "agent/transport/verbs/objects.h"
 #include "tests/unit/agent/transport/verbs/verbs_harness.h"
 
@@ -237,6 +242,70 @@ TEST(VerbsTransportTest, DevicesAndPortsThatAreNotThereAreNamed) {
   EXPECT_THAT(std::string(make("mlx5_9").message()),
               HasSubstr("no RDMA device mlx5_9; there are: rxe0"));
   EXPECT_THAT(make(SenderNics() + ":3").message(), HasSubstr("has 1 ports, and no port 3"));
+}
+
+TEST(DoctorTest, FindsTheDevicesAndNothingWrong) {
+  const verbs::NodeFacts facts = verbs::CollectFacts();
+  ASSERT_FALSE(facts.devices.empty());
+  EXPECT_EQ(facts.devices[0].interfaces[0], "net0");
+  for (const verbs::Finding& finding : verbs::Judge(facts)) {
+    ADD_FAILURE() << finding.what << ": " << finding.remedy;
+  }
+  ASSERT_EQ(std::system("ip link set net0 down"), 0);
+  const std::vector<verbs::Finding> findings = verbs::Judge(verbs::CollectFacts());
+  ASSERT_EQ(std::system("ip link set net0 up"), 0);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].what, "port rxe0:1 (net0) is down");
+}
+
+// Takes capabilities from this thread until it goes; the tests run as root.
+class WithoutCapability {
+ public:
+  explicit WithoutCapability(int capability) {
+    EXPECT_EQ(syscall(SYS_capget, &header_, old_), 0);
+    __user_cap_data_struct less[2] = {old_[0], old_[1]};
+    less[capability / 32].effective &= ~(1u << (capability % 32));
+    EXPECT_EQ(syscall(SYS_capset, &header_, less), 0);
+  }
+  ~WithoutCapability() { EXPECT_EQ(syscall(SYS_capset, &header_, old_), 0); }
+
+ private:
+  __user_cap_header_struct header_ = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct old_[2] = {};
+};
+
+TEST(VerbsTransportTest, TooLittleLockedMemoryIsNamed) {
+  FakeReceiveTable table;
+  VerbsPair pair(&table);
+  std::vector<std::byte> memory(8 << 20);
+  rlimit old = {};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &old), 0);
+  const rlimit little = {1 << 20, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &little), 0);
+  absl::Status status;
+  {
+    WithoutCapability without(CAP_IPC_LOCK);
+    status = pair.sender->Register(MemoryOf(memory));
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &old), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ibv_reg_mr of 8388608 bytes"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may lock 1048576 bytes: raise it"));
+  EXPECT_EQ(pair.sender->Register(MemoryOf(memory)), absl::OkStatus());
+}
+
+TEST(VerbsTransportTest, ADeviceThatMayNotBeUsedIsNamed) {
+  const std::string device = SenderNics().substr(0, SenderNics().find('+'));
+  ASSERT_EQ(std::system("chmod 0 /dev/infiniband/uverbs*"), 0);
+  absl::Status status;
+  {
+    WithoutCapability without(CAP_DAC_OVERRIDE);
+    status = verbs::Context::Open(device).status();
+  }
+  ASSERT_EQ(std::system("chmod 600 /dev/infiniband/uverbs*"), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/dev/infiniband/uverbs"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may this user read and write it"));
 }
 
 }  // namespace
