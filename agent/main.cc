@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -14,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/service/agent.h"
 #include "common/base/logging.h"
-#include "common/base/unique_fd.h"
+#include "common/base/process.h"
 
 namespace xfer {
 namespace {
@@ -70,22 +69,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "listen; it is closed then");
 }
 
-void TellReady(const Agent& agent, int ready_fd) {
-  if (ready_fd < 0) return;
-  const UniqueFd fd(ready_fd);
-  const std::string line =
-      absl::StrCat("ready ", agent.peer_address(), " ", agent.data_address(), "\n");
-  if (write(fd.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    spdlog::warn("--ready-fd {}: cannot be written to", ready_fd);
-  }
-}
-
 int Fail(int code, const absl::Status& status) {
   fprintf(stderr, "xfer-agent: %s\n", std::string(status.message()).c_str());
   return code;
 }
 
-int Run(const Flags& flags, const sigset_t& signals) {
+int Run(const Flags& flags, const EndSignals& signals) {
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(flags.agent);
   if (!agent.ok()) {
     spdlog::error("{}", std::string(agent.status().message()));
@@ -94,14 +83,14 @@ int Run(const Flags& flags, const sigset_t& signals) {
   spdlog::info("agent of node {}: socket {}, peers at {}, data at {}, coordinator {}",
                flags.agent.node, flags.agent.socket, (*agent)->peer_address(),
                (*agent)->data_address(), flags.agent.coordinator);
-  TellReady(**agent, flags.ready_fd);
-  int signal = 0;
-  sigwait(&signals, &signal);
-  (*agent)->Stop(absl::StrCat("signal ", signal));
+  TellReady(flags.ready_fd,
+            absl::StrCat("ready ", (*agent)->peer_address(), " ", (*agent)->data_address()));
+  (*agent)->Stop(absl::StrCat("signal ", signals.Wait()));
   return 0;
 }
 
 int Main(int argc, char** argv) {
+  InitProcess();
   CLI::App app(
       "Agent of an xfer node: registers the memory of its training and rollout "
       "processes and moves weights between them.");
@@ -124,14 +113,7 @@ int Main(int argc, char** argv) {
 
   // Files that others could write to would let them in; the sockets set their own mode.
   umask(umask(0) | 007);
-  // Blocked before the first thread starts, so that every thread has them blocked; one waits for
-  // them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
+  const EndSignals signals;
   return Run(flags, signals);
 }
 

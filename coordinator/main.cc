@@ -1,18 +1,15 @@
 // xfer-coordinator: the daemon.
 #include <grpc/support/log.h>
-#include <pthread.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/logging.h"
+#include "common/base/process.h"
 #include "coordinator/coordinator.h"
 
 namespace xfer {
@@ -56,19 +53,6 @@ int Fail(const absl::Status& status) {
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
 }
 
-// Tells whoever started the daemon where it listens. False: it cannot be told.
-bool TellReady(int fd, const std::string& address) {
-  const std::string line = absl::StrCat("ready ", address, "\n");
-  size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t n = write(fd, line.data() + done, line.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    done += static_cast<size_t>(n);
-  }
-  return close(fd) == 0;
-}
-
 // What gRPC has to say is for those who look for it; failures are told once, by the status.
 void LogOfGrpc(gpr_log_func_args* args) {
   spdlog::debug("grpc: {}:{}: {}", args->file, args->line, args->message);
@@ -83,14 +67,7 @@ int Run(const Flags& flags) {
 
   gpr_set_log_function(LogOfGrpc);
 
-  // Blocked before any thread starts, so that only sigwait() below takes them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
-
+  const EndSignals signals;
   Coordinator::Options options;
   options.listen = flags.listen;
   options.insecure = flags.insecure;
@@ -102,13 +79,8 @@ int Run(const Flags& flags) {
   const std::string address =
       absl::StrCat(flags.listen.substr(0, flags.listen.rfind(':')), ":", (*coordinator)->port());
   spdlog::info("listening on {}", address);
-  if (flags.ready_fd >= 0 && !TellReady(flags.ready_fd, address)) {
-    return Fail(absl::UnavailableError(
-        absl::StrCat("cannot write to descriptor ", flags.ready_fd, " of --ready-fd")));
-  }
-  int signal = 0;
-  sigwait(&signals, &signal);
-  spdlog::info("got signal {}", signal);
+  TellReady(flags.ready_fd, absl::StrCat("ready ", address));
+  spdlog::info("got signal {}", signals.Wait());
   (*coordinator)->Shutdown(kEndGrace);
   return 0;
 }
@@ -117,6 +89,7 @@ int Run(const Flags& flags) {
 }  // namespace xfer
 
 int main(int argc, char** argv) {
+  xfer::InitProcess();
   CLI::App app("The xfer coordinator: model registry, membership, plans and syncs of a cluster.",
                "xfer-coordinator");
   xfer::Flags flags;

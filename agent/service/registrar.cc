@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kPiecesPerPart = 2000;
 constexpr int kMaxRegions = 4096;
 constexpr absl::Duration kDefaultTime = absl::Seconds(30);
+constexpr absl::Duration kPublishAgain = absl::Milliseconds(100);
 
 std::vector<std::string> Serialise(const Manifest& manifest) {
   std::vector<std::string> parts;
@@ -88,6 +89,23 @@ absl::StatusOr<RankPin> Registrar::Add(const v1::RankHeader& header, LocalRankIn
   return rank;
 }
 
+absl::StatusOr<uint64_t> Registrar::Publish(const LocalRank& rank, absl::Time deadline) {
+  while (true) {
+    absl::StatusOr<uint64_t> generation = coordinator_->calls().Publish(rank, deadline);
+    if (!absl::IsUnavailable(generation.status())) return generation;
+    // Its own session may not know yet that the coordinator has lost it.
+    const absl::Time again = absl::Now() + kPublishAgain;
+    if (again >= deadline) return generation;
+    {
+      absl::MutexLock lock(&mu_);
+      while (!stopping_ && !changed_.WaitWithDeadline(&mu_, again)) {
+      }
+      if (stopping_) return generation;
+    }
+    XFER_RETURN_IF_ERROR(coordinator_->WaitConnected(deadline));
+  }
+}
+
 absl::StatusOr<v1::RegisterRankReply> Registrar::Register(const v1::RankHeader& header,
                                                           std::vector<TensorPlacement> tensors,
                                                           bool update) {
@@ -116,7 +134,7 @@ absl::StatusOr<v1::RegisterRankReply> Registrar::Register(const v1::RankHeader& 
 
   XFER_ASSIGN_OR_RETURN(const RankPin rank,
                         Add(header, std::move(info), std::move(regions), update));
-  absl::StatusOr<uint64_t> generation = coordinator_->calls().Publish(*rank, deadline);
+  absl::StatusOr<uint64_t> generation = Publish(*rank, deadline);
   if (!generation.ok()) {
     Remove(rank->registration_id(), "the coordinator refused it");
     return generation.status();

@@ -62,6 +62,9 @@ class Registrar final : public RankSessionListener {
   absl::StatusOr<std::vector<MappedRegion>> MapRegions(const v1::RankHeader& header);
   absl::StatusOr<RankPin> Add(const v1::RankHeader& header, LocalRankInfo info,
                               std::vector<MappedRegion> regions, bool update);
+  // Tells the coordinator; again, for as long as it says that it has no session with this agent.
+  absl::StatusOr<uint64_t> Publish(const LocalRank& rank, absl::Time deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void Gone(RankPin rank, const std::string& reason, bool tell_coordinator);
   void WatchAttach(uint64_t registration_id);
   void DropUnattached();

@@ -1,6 +1,4 @@
 // xfer-rank: emulates training and rollout ranks, any number in one process.
-#include <unistd.h>
-
 #include <csignal>
 #include <filesystem>
 #include <string>
@@ -75,14 +73,6 @@ absl::StatusOr<std::vector<RankId>> Ranks(const Flags& flags) {
   return ranks;
 }
 
-// "ready\n" to the one who started this process; a reader that has gone is no matter.
-void SayReady(int fd) {
-  if (fd < 0) return;
-  constexpr absl::string_view kLine = "ready\n";
-  if (write(fd, kLine.data(), kLine.size()) < 0) spdlog::warn("nobody reads --ready-fd {}", fd);
-  close(fd);
-}
-
 absl::Status MakeDumpDirectories(const std::string& dump_dir) {
   for (const char* part : {"/train", "/rollout"}) {
     std::error_code error;
@@ -110,7 +100,7 @@ absl::Status Run(Flags& flags) {
   XFER_ASSIGN_OR_RETURN(std::unique_ptr<Emulator> emulator, Emulator::Start(flags.emulator));
   // Until here a signal ends the process at once: there is nothing to finish.
   end.TakeSignals();
-  SayReady(flags.ready_fd);
+  TellReady(flags.ready_fd, "ready");
   spdlog::info("{} ranks ready", flags.emulator.ranks.size());
   XFER_ASSIGN_OR_RETURN(const int signal_number, end.Wait());
   spdlog::info("ending on signal {}", signal_number);

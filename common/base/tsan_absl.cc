@@ -1,7 +1,7 @@
-// Linked into ThreadSanitizer builds only. Debian's libabsl is not instrumented, so ThreadSanitizer cannot
-// see that absl::Mutex and its kin order memory accesses, and would report every guarded field as a race.
-// The linker's --wrap (common/cmake/XferTargets.cmake) routes our calls through these functions, which tell
-// it. XFER_ABSL_NS is Abseil's mangled inline namespace, e.g. 7debian3.
+// Linked into ThreadSanitizer builds only. Debian's libabsl is not instrumented, so ThreadSanitizer
+// cannot see that absl::Mutex and its kin order memory accesses, and would report every guarded
+// field as a race. The linker's --wrap (common/cmake/XferTargets.cmake) routes our calls through
+// these functions, which tell it. XFER_ABSL_NS is Abseil's mangled inline namespace, e.g. 7debian3.
 #include <sanitizer/tsan_interface.h>
 
 #include "absl/synchronization/blocking_counter.h"
@@ -26,27 +26,27 @@ using absl::Time;
 
 extern "C" {
 
-#define XFER_LOCK(name)         \
-  void REAL(name)(Mutex * m);   \
-  void WRAP(name)(Mutex * m);   \
-  void WRAP(name)(Mutex * m) {  \
-    REAL(name)(m);              \
-    __tsan_acquire(m);          \
+#define XFER_LOCK(name)        \
+  void REAL(name)(Mutex * m);  \
+  void WRAP(name)(Mutex * m);  \
+  void WRAP(name)(Mutex * m) { \
+    REAL(name)(m);             \
+    __tsan_acquire(m);         \
   }
-#define XFER_UNLOCK(name)       \
-  void REAL(name)(Mutex * m);   \
-  void WRAP(name)(Mutex * m);   \
-  void WRAP(name)(Mutex * m) {  \
-    __tsan_release(m);          \
-    REAL(name)(m);              \
+#define XFER_UNLOCK(name)      \
+  void REAL(name)(Mutex * m);  \
+  void WRAP(name)(Mutex * m);  \
+  void WRAP(name)(Mutex * m) { \
+    __tsan_release(m);         \
+    REAL(name)(m);             \
   }
-#define XFER_TRY_LOCK(name)     \
-  bool REAL(name)(Mutex * m);   \
-  bool WRAP(name)(Mutex * m);   \
-  bool WRAP(name)(Mutex * m) {  \
+#define XFER_TRY_LOCK(name)        \
+  bool REAL(name)(Mutex * m);      \
+  bool WRAP(name)(Mutex * m);      \
+  bool WRAP(name)(Mutex * m) {     \
     const bool ok = REAL(name)(m); \
-    if (ok) __tsan_acquire(m);  \
-    return ok;                  \
+    if (ok) __tsan_acquire(m);     \
+    return ok;                     \
   }
 XFER_LOCK(5Mutex4LockEv)
 XFER_LOCK(5Mutex10ReaderLockEv)
@@ -56,42 +56,42 @@ XFER_TRY_LOCK(5Mutex7TryLockEv)
 XFER_TRY_LOCK(5Mutex13ReaderTryLockEv)
 
 // Waiting gives the lock away and takes it again.
-#define XFER_AWAIT(name)                                \
-  void REAL(name)(Mutex * m, const Condition& c);       \
-  void WRAP(name)(Mutex * m, const Condition& c);       \
-  void WRAP(name)(Mutex * m, const Condition& c) {      \
-    __tsan_release(m);                                  \
-    REAL(name)(m, c);                                   \
-    __tsan_acquire(m);                                  \
+#define XFER_AWAIT(name)                           \
+  void REAL(name)(Mutex * m, const Condition& c);  \
+  void WRAP(name)(Mutex * m, const Condition& c);  \
+  void WRAP(name)(Mutex * m, const Condition& c) { \
+    __tsan_release(m);                             \
+    REAL(name)(m, c);                              \
+    __tsan_acquire(m);                             \
   }
-#define XFER_AWAIT_UNTIL(name, Limit)                   \
-  bool REAL(name)(Mutex * m, const Condition& c, Limit limit); \
-  bool WRAP(name)(Mutex * m, const Condition& c, Limit limit); \
+#define XFER_AWAIT_UNTIL(name, Limit)                           \
+  bool REAL(name)(Mutex * m, const Condition& c, Limit limit);  \
+  bool WRAP(name)(Mutex * m, const Condition& c, Limit limit);  \
   bool WRAP(name)(Mutex * m, const Condition& c, Limit limit) { \
-    __tsan_release(m);                                  \
-    const bool ok = REAL(name)(m, c, limit);            \
-    __tsan_acquire(m);                                  \
-    return ok;                                          \
+    __tsan_release(m);                                          \
+    const bool ok = REAL(name)(m, c, limit);                    \
+    __tsan_acquire(m);                                          \
+    return ok;                                                  \
   }
 XFER_AWAIT(5Mutex5AwaitERKNS0_9ConditionE)
 XFER_AWAIT_UNTIL(5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE, Duration)
 XFER_AWAIT_UNTIL(5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE, Time)
 
 // Taking the lock on a condition: nothing is given away first.
-#define XFER_LOCK_WHEN(name)                            \
-  void REAL(name)(Mutex * m, const Condition& c);       \
-  void WRAP(name)(Mutex * m, const Condition& c);       \
-  void WRAP(name)(Mutex * m, const Condition& c) {      \
-    REAL(name)(m, c);                                   \
-    __tsan_acquire(m);                                  \
+#define XFER_LOCK_WHEN(name)                       \
+  void REAL(name)(Mutex * m, const Condition& c);  \
+  void WRAP(name)(Mutex * m, const Condition& c);  \
+  void WRAP(name)(Mutex * m, const Condition& c) { \
+    REAL(name)(m, c);                              \
+    __tsan_acquire(m);                             \
   }
-#define XFER_LOCK_WHEN_UNTIL(name, Limit)               \
-  bool REAL(name)(Mutex * m, const Condition& c, Limit limit); \
-  bool WRAP(name)(Mutex * m, const Condition& c, Limit limit); \
+#define XFER_LOCK_WHEN_UNTIL(name, Limit)                       \
+  bool REAL(name)(Mutex * m, const Condition& c, Limit limit);  \
+  bool WRAP(name)(Mutex * m, const Condition& c, Limit limit);  \
   bool WRAP(name)(Mutex * m, const Condition& c, Limit limit) { \
-    const bool ok = REAL(name)(m, c, limit);            \
-    __tsan_acquire(m);                                  \
-    return ok;                                          \
+    const bool ok = REAL(name)(m, c, limit);                    \
+    __tsan_acquire(m);                                          \
+    return ok;                                                  \
   }
 XFER_LOCK_WHEN(5Mutex8LockWhenERKNS0_9ConditionE)
 XFER_LOCK_WHEN_UNTIL(5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE, Duration)
@@ -116,7 +116,8 @@ void WRAP(7CondVar4WaitEPNS0_5MutexE)(CondVar* cv, Mutex* m) {
   __tsan_acquire(m);
 }
 
-// Notification::HasBeenNotified() is inline and reads the flag behind the mutex, so that is released too.
+// Notification::HasBeenNotified() is inline and reads the flag behind the mutex, so that is
+// released too.
 void REAL(12Notification6NotifyEv)(Notification* n);
 void WRAP(12Notification6NotifyEv)(Notification* n);
 void WRAP(12Notification6NotifyEv)(Notification* n) {

@@ -32,37 +32,68 @@ std::string Show(absl::string_view name) {
   return name.size() > 200 ? absl::StrCat(text, "...") : text;
 }
 
-// Parses JSON, refusing what nlohmann alone lets pass: a key that stands twice in one object (the
-// last would win), and nesting that no header has.
-absl::StatusOr<Json> ParseStrictly(absl::string_view path, absl::string_view text) {
-  absl::flat_hash_set<std::string> keys[kMaxDepth + 2];
-  std::string doubled;
-  bool too_deep = false;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMaxDepth) {
-      too_deep = true;
-      return false;
-    }
-    if (event == Json::parse_event_t::object_start) keys[depth + 1].clear();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      if (!keys[depth].insert(key).second && doubled.empty()) doubled = Show(key);
-    }
+// Sees what a parsed value no longer shows: a key that stands twice in one object (the last would
+// win), and nesting that no header has. (nlohmann's parse with a callback would see it too, but
+// takes time that grows with the square of the number of tensors.)
+class StrictnessCheck final : public nlohmann::json_sax<Json> {
+ public:
+  const std::string& doubled() const { return doubled_; }  // the first such key; empty: none
+  bool too_deep() const { return depth_ > kMaxDepth; }
+  const std::string& error() const { return error_; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override {
+    if (!Enter()) return false;
+    keys_[depth_].clear();
     return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(text.begin(), text.end(), watch);
-  } catch (const Json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": header is not JSON: ", Show(e.what())));
   }
-  if (too_deep) {
+  bool key(string_t& key) override {
+    if (!keys_[depth_].insert(key).second && doubled_.empty()) doubled_ = Show(key);
+    return true;
+  }
+  bool end_object() override { return Leave(); }
+  bool start_array(size_t) override { return Enter(); }
+  bool end_array() override { return Leave(); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& e) override {
+    error_ = e.what();
+    return false;
+  }
+
+ private:
+  bool Enter() { return ++depth_ <= kMaxDepth; }
+  bool Leave() {
+    --depth_;
+    return true;
+  }
+
+  int depth_ = 0;
+  absl::flat_hash_set<std::string> keys_[kMaxDepth + 1];  // of the object open at each depth
+  std::string doubled_;
+  std::string error_;
+};
+
+absl::StatusOr<Json> ParseStrictly(absl::string_view path, absl::string_view text) {
+  StrictnessCheck check;
+  if (!Json::sax_parse(text.begin(), text.end(), &check) && check.too_deep()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": header is nested deeper than ", kMaxDepth, " levels"));
   }
-  if (!doubled.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": header has '", doubled, "' twice"));
+  if (!check.error().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": header is not JSON: ", Show(check.error())));
   }
+  if (!check.doubled().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": header has '", check.doubled(), "' twice"));
+  }
+  // Without exceptions: what was accepted above is accepted again.
+  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": header is not a JSON object"));
   }

@@ -11,8 +11,8 @@
 
 namespace xfer {
 
-// One number per dimension, outermost first. Hugging Face tensors have one or two dimensions; framework
-// tensors up to three (fused experts). kMaxDims bounds what is accepted from outside.
+// One number per dimension, outermost first. Hugging Face tensors have one or two dimensions;
+// framework tensors up to three (fused experts). kMaxDims bounds what is accepted from outside.
 using Dims = absl::InlinedVector<int64_t, 3>;
 inline constexpr int kMaxDims = 8;
 

@@ -29,8 +29,8 @@ enum class DType : uint8_t {
 int64_t SizeOf(DType dtype);
 // "BF16", "F32", "F8_E4M3", ...: the spelling of the safetensors format.
 absl::string_view Name(DType dtype);
-// Inverse of Name(); also takes torch's spellings ("bfloat16", "float32", ...). InvalidArgument names
-// the value and the known ones.
+// Inverse of Name(); also takes torch's spellings ("bfloat16", "float32", ...). InvalidArgument
+// names the value and the known ones.
 absl::StatusOr<DType> ParseDType(absl::string_view name);
 
 }  // namespace xfer

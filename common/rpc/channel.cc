@@ -21,7 +21,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   // A daemon that is being restarted should be found again within a second, not within the minutes
   // that gRPC's default backoff reaches.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // In spite of its name, how long one attempt to connect may take; a busy machine needs seconds.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   // Channels must not share one subchannel's backoff state with others to the same target.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

@@ -93,10 +93,15 @@ absl::Status Registry::CheckPublish(const JobData& job, const RankEntry& rank) c
         "job ", name, " has finished; ", rank.id.ToString(), " cannot join it any more"));
   }
   auto node = nodes_.find(rank.node);
-  if (node == nodes_.end() || node->second.incarnation != rank.incarnation) {
+  if (node == nodes_.end()) {
+    return absl::UnavailableError(
+        absl::StrCat("node ", rank.node, " has no living session; ", rank.id.ToString(),
+                     " can be registered once its agent is connected again"));
+  }
+  if (node->second.incarnation != rank.incarnation) {
     return absl::FailedPreconditionError(
-        absl::StrCat("node ", rank.node, " has no living session of this incarnation; ",
-                     rank.id.ToString(), " can be registered once its agent is connected again"));
+        absl::StrCat("node ", rank.node, "'s living session is of another incarnation, so ",
+                     rank.id.ToString(), " is refused; its agent was started again"));
   }
   if (rank.nic < 0 || rank.nic >= node->second.nics) {
     return absl::InvalidArgumentError(absl::StrCat("job ", name, ", ", rank.id.ToString(), ": NIC ",

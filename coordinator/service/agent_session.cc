@@ -189,24 +189,29 @@ absl::Status AgentSession::HandleHello(const v1::Hello& hello) {
   XFER_ASSIGN_OR_RETURN(session_, state_->membership.Join(checked));
   std::shared_ptr<AgentSession> self;
   {
+    // Welcome is first on the stream, but is not written until the session is in the table: whoever
+    // has read it may count on being reached.
     absl::MutexLock lock(&mu_);
     self = self_;
+    if (closing_.has_value()) {
+      return absl::CancelledError(absl::StrCat("node ", node_, ": the stream has ended"));
+    }
+    writing_ = true;
+    current_.mutable_welcome()->set_lease_ms(absl::ToInt64Milliseconds(state_->options.lease));
+    current_.mutable_welcome()->set_heartbeat_ms(
+        absl::ToInt64Milliseconds(state_->options.heartbeat));
+    // Whatever the coordinator has of the agent's ranks, an event may have been lost with the
+    // session before. Publishing a registration again that is known changes nothing.
+    queue_.emplace_back().mutable_reregister();
   }
-  v1::AgentCommand command;
-  command.mutable_welcome()->set_lease_ms(absl::ToInt64Milliseconds(state_->options.lease));
-  command.mutable_welcome()->set_heartbeat_ms(absl::ToInt64Milliseconds(state_->options.heartbeat));
-  Send(std::move(command));
-  // Whatever the coordinator has of the agent's ranks, an event may have been lost with the session
-  // before. Publishing a registration again that is known changes nothing.
-  command.Clear();
-  command.mutable_reregister();
-  Send(std::move(command));
   state_->sessions.Add(session_, node_, incarnation_, std::move(self));
   // It may have been replaced before it was in the table to be closed.
-  if (!state_->membership.Heard(session_).ok()) {
+  const bool replaced = !state_->membership.Heard(session_).ok();
+  if (!replaced) state_->syncs.OnSessionOpened(node_, incarnation_);
+  StartWrite(&current_);
+  if (replaced) {
     return absl::AbortedError(absl::StrCat("node ", node_, ": replaced by a newer session"));
   }
-  state_->syncs.OnSessionOpened(node_, incarnation_);
   spdlog::info("node {}: joined, incarnation {:x}, peers at {}, data at {}, {} NICs, version {}",
                node_, incarnation_, checked.peer_address, checked.data_address, checked.nics,
                checked.version);

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
-#include "nlohmann/json.hpp"
 #include "xferctl/commands/commands.h"
 #include "xferctl/proto_json.h"
 #include "xferctl/text.h"

@@ -19,7 +19,8 @@ absl::Status PrepareForRun(const Context& context, const RunOptions& options);
 // FailedPrecondition where the ranks and agents of `here` need more memory than there is, or their
 // dump more than the disk of --dump-dir has; names both numbers and what helps.
 absl::Status CheckRoom(const RunOptions& options, const std::vector<NodeRanks>& here);
-// The rule behind it, `rank_bytes` being the ranks' shared memory and what else grows with the model.
+// The rule behind it, `rank_bytes` being the ranks' shared memory and what else grows with the
+// model.
 absl::Status CheckMemory(const RunOptions& options, uint64_t rank_bytes, size_t nodes,
                          uint64_t available);
 

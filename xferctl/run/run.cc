@@ -176,8 +176,8 @@ absl::Status Run(Context& context, const RunFlags& flags) {
     XFER_RETURN_IF_ERROR(FindProgram(program).status());
   }
   // Until the first child is started, a signal may end this process the plain way.
-  XFER_RETURN_IF_ERROR(PrepareForRun(context, options));
   XFER_RETURN_IF_ERROR(CheckRoom(options, here));
+  XFER_RETURN_IF_ERROR(PrepareForRun(context, options));
 
   CallCanceller calls;
   // The watch must block the signals before the session starts threads, so the session comes by

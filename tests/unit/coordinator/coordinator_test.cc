@@ -29,6 +29,12 @@ extern "C" const char* __tsan_default_suppressions() {
 namespace xfer {
 namespace {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -69,7 +75,12 @@ Manifest WholeModel(const ModelSpec& spec) {
 
 class CoordinatorTest : public ::testing::Test {
  protected:
-  CoordinatorTest() : spec_(TinySpec()), manifest_(WholeModel(spec_)) { StartCoordinator({}); }
+  CoordinatorTest() : spec_(TinySpec()), manifest_(WholeModel(spec_)) {
+    // Scripted agents send no heartbeats by themselves.
+    Coordinator::Options options;
+    options.lease = kPatience;
+    StartCoordinator(options);
+  }
 
   void StartCoordinator(Coordinator::Options options) {
     options.listen = "127.0.0.1:0";
@@ -83,7 +94,7 @@ class CoordinatorTest : public ::testing::Test {
                                                                   const Request&, Reply*),
                     const Request& request, Reply* reply) {
     grpc::ClientContext context;
-    SetDeadline(context, absl::Seconds(10));
+    SetDeadline(context, kPatience);
     context.set_wait_for_ready(true);
     return FromGrpc((stub_.get()->*method)(&context, request, reply));
   }
@@ -120,24 +131,31 @@ class CoordinatorTest : public ::testing::Test {
   absl::StatusOr<uint64_t> Trigger() {
     v1::TriggerSyncRequest request;
     request.set_job("job");
-    request.set_deadline_ms(10'000);
+    request.set_deadline_ms(60'000);
     v1::TriggerSyncReply reply;
     const absl::Status status = Call(&v1::Coordinator::Stub::TriggerSync, request, &reply);
     if (!status.ok()) return status;
     return reply.sync_id();
   }
-  // Follows a sync to its end; returns all states seen.
-  std::vector<v1::Sync> Watch(uint64_t id) {
+  // Follows a sync to its end; returns the last state seen. Notifies `watching` at the first.
+  v1::Sync Watch(uint64_t id, absl::Notification* watching = nullptr) {
     grpc::ClientContext context;
-    SetDeadline(context, absl::Seconds(20));
+    SetDeadline(context, kPatience);
     v1::WatchSyncRequest request;
     request.set_sync_id(id);
     auto reader = stub_->WatchSync(&context, request);
-    std::vector<v1::Sync> states;
     v1::Sync sync;
-    while (reader->Read(&sync)) states.push_back(sync);
-    EXPECT_TRUE(reader->Finish().ok());
-    return states;
+    for (bool first = true; reader->Read(&sync); first = false) {
+      if (first && watching != nullptr) watching->Notify();
+    }
+    const absl::Status status = FromGrpc(reader->Finish());
+    EXPECT_TRUE(status.ok()) << status;
+    return sync;
+  }
+  v1::Sync Run() {
+    const absl::StatusOr<uint64_t> id = Trigger();
+    EXPECT_TRUE(id.ok()) << id.status();
+    return id.ok() ? Watch(*id) : v1::Sync();
   }
   v1::NodeState StateOf(const std::string& node) {
     v1::ListNodesReply reply;
@@ -150,6 +168,7 @@ class CoordinatorTest : public ::testing::Test {
 
   const ModelSpec spec_;
   const Manifest manifest_;
+  FakeClock clock_{1'000'000'000};  // of the tests that want one; outlives the coordinator
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   std::unique_ptr<ScriptedAgent> a_;
@@ -171,9 +190,7 @@ TEST_F(CoordinatorTest, SyncsFromRegistrationToTimings) {
   });
   const absl::StatusOr<uint64_t> id = Trigger();
   ASSERT_TRUE(id.ok()) << id.status();
-  const std::vector<v1::Sync> states = Watch(*id);
-  ASSERT_FALSE(states.empty());
-  const v1::Sync& sync = states.back();
+  const v1::Sync sync = Watch(*id);
   EXPECT_EQ(sync.state(), v1::SYNC_STATE_DONE) << sync.outcome().message();
   EXPECT_EQ(sync.bytes_total(), manifest_.bytes());
   ASSERT_TRUE(b_->Await(v1::AgentCommand::kEndSync).has_value());
@@ -215,16 +232,19 @@ TEST_F(CoordinatorTest, SyncsFromRegistrationToTimings) {
 
 TEST_F(CoordinatorTest, AnEmptySyncTakesMillisecondsOverGrpc) {
   Populate();
-  Watch(*Trigger());
+  Run();
   std::vector<absl::Duration> times;
   for (int i = 0; i < 20; ++i) {
     const absl::Time start = absl::Now();
-    EXPECT_EQ(Watch(*Trigger()).back().state(), v1::SYNC_STATE_DONE);
+    EXPECT_EQ(Run().state(), v1::SYNC_STATE_DONE);
     times.push_back(absl::Now() - start);
   }
   std::sort(times.begin(), times.end());
   RecordProperty("median_us", static_cast<int>(absl::ToInt64Microseconds(times[10])));
-  EXPECT_LT(times[10], absl::Milliseconds(100));  // a sanitizer on a busy machine; else about 3 ms
+  // The quickest, for a busy machine has nothing to do with it; 1.6 ms at a load of six a core.
+  if (!kSanitized) {
+    EXPECT_LT(times[0], absl::Milliseconds(10));
+  }
 }
 
 TEST_F(CoordinatorTest, PlansAreShown) {
@@ -269,7 +289,7 @@ TEST_F(CoordinatorTest, ListsWhatThereIs) {
   EXPECT_EQ(listed.ranks(0).model_bytes(), manifest_.bytes());
   EXPECT_EQ(listed.ranks(0).ready_version(), 1);
   v1::ListSyncsReply syncs;
-  Watch(*Trigger());
+  Run();
   ASSERT_TRUE(Call(&v1::Coordinator::Stub::ListSyncs, v1::ListSyncsRequest(), &syncs).ok());
   EXPECT_EQ(syncs.syncs_size(), 1);
   v1::CancelSyncRequest cancel;
@@ -284,7 +304,7 @@ TEST_F(CoordinatorTest, ListsWhatThereIs) {
 TEST_F(CoordinatorTest, WatchersOfAJobSeeItToItsEnd) {
   CreateJob();
   grpc::ClientContext context;
-  SetDeadline(context, absl::Seconds(20));
+  SetDeadline(context, kPatience);
   v1::WatchJobRequest request;
   request.set_name("job");
   auto reader = stub_->WatchJob(&context, request);
@@ -344,7 +364,7 @@ TEST_F(CoordinatorTest, HeartbeatsAreAnsweredOnTheCoordinatorsClock) {
   EXPECT_GE(ack.coordinator_send_ns(), ack.coordinator_receive_ns());
   const auto welcome = a_->Await(v1::AgentCommand::kWelcome);
   ASSERT_TRUE(welcome.has_value());
-  EXPECT_EQ(welcome->welcome().lease_ms(), 5000);
+  EXPECT_EQ(welcome->welcome().lease_ms(), absl::ToInt64Milliseconds(kPatience));
   EXPECT_EQ(welcome->welcome().heartbeat_ms(), 1000);
 }
 
@@ -407,11 +427,12 @@ TEST_F(CoordinatorTest, ABrokenSessionFailsTheSyncAndTheAgentComesBack) {
     b_->Break();
     return std::nullopt;
   });
-  const uint64_t id = *Trigger();
+  const absl::StatusOr<uint64_t> id = Trigger();
+  ASSERT_TRUE(id.ok()) << id.status();
   EXPECT_FALSE(b_->AwaitEnd().ok());
   auto again = Agent("b");  // the same process, a new session
   ASSERT_TRUE(again->Await(v1::AgentCommand::kWelcome).has_value());
-  const v1::Sync sync = Watch(id).back();
+  const v1::Sync sync = Watch(*id);
   EXPECT_EQ(sync.state(), v1::SYNC_STATE_FAILED);
   EXPECT_THAT(sync.outcome().message(), AllOf(HasSubstr("node b"), HasSubstr("transfer")));
   EXPECT_EQ(sync.phases(sync.phases_size() - 1).phase(), v1::PHASE_RESUME);
@@ -420,7 +441,7 @@ TEST_F(CoordinatorTest, ABrokenSessionFailsTheSyncAndTheAgentComesBack) {
     if (step.kind() == v1::STEP_KIND_TRANSFER) *good.add_ranks()->mutable_id() = ToProto(kRollout);
     return good;
   });
-  EXPECT_EQ(Watch(*Trigger()).back().state(), v1::SYNC_STATE_DONE);
+  EXPECT_EQ(Run().state(), v1::SYNC_STATE_DONE);
 }
 
 TEST_F(CoordinatorTest, GoodbyeDropsTheRanksAtOnce) {
@@ -434,9 +455,8 @@ TEST_F(CoordinatorTest, GoodbyeDropsTheRanksAtOnce) {
 }
 
 TEST_F(CoordinatorTest, ASilentAgentIsLostAndItsSessionEnds) {
-  FakeClock clock(1'000'000'000);
   Coordinator::Options options;
-  options.clock = &clock;
+  options.clock = &clock_;
   options.lease = absl::Milliseconds(500);
   options.heartbeat = absl::Milliseconds(100);
   StartCoordinator(options);
@@ -447,7 +467,7 @@ TEST_F(CoordinatorTest, ASilentAgentIsLostAndItsSessionEnds) {
   absl::Status end = absl::OkStatus();
   std::thread waiter([&] { end = a_->AwaitEnd(); });
   for (int i = 0; i < 2000 && StateOf("a") != v1::NODE_STATE_LOST; ++i) {
-    clock.Advance(absl::Milliseconds(5));
+    clock_.Advance(absl::Milliseconds(5));
     absl::SleepFor(absl::Milliseconds(10));
   }
   waiter.join();
@@ -464,16 +484,18 @@ TEST_F(CoordinatorTest, ShutdownCancelsSyncsAndEndsSessions) {
     moving.Notify();
     return std::nullopt;
   });
-  std::vector<v1::Sync> states;
-  const uint64_t id = *Trigger();
-  std::thread watcher([&] { states = Watch(id); });
-  ASSERT_TRUE(moving.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  const absl::StatusOr<uint64_t> id = Trigger();
+  ASSERT_TRUE(id.ok()) << id.status();
+  v1::Sync sync;
+  absl::Notification watching;
+  std::thread watcher([&] { sync = Watch(*id, &watching); });
+  EXPECT_TRUE(moving.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(watching.WaitForNotificationWithTimeout(kPatience));
   const absl::Time start = absl::Now();
   coordinator_->Shutdown(absl::Seconds(2));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10)) << "agents answer at once";
   watcher.join();
-  ASSERT_FALSE(states.empty());
-  EXPECT_EQ(states.back().state(), v1::SYNC_STATE_CANCELLED);
+  EXPECT_EQ(sync.state(), v1::SYNC_STATE_CANCELLED);
   EXPECT_EQ(b_->AwaitEnd().code(), absl::StatusCode::kUnavailable);
   bool resumed = false;
   while (auto command = b_->Await(v1::AgentCommand::kStep)) {

@@ -118,7 +118,7 @@ TEST_F(RegistryTest, PublishRefuses) {
   EXPECT_EQ(registry_.PublishRank("none", SmallTrainer(0, 2, "n0")).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_THAT(registry_.PublishRank("job", SmallTrainer(0, 2, "n9")).status(),
-              Fails(absl::StatusCode::kFailedPrecondition, "node n9 has no living session"));
+              Fails(absl::StatusCode::kUnavailable, "node n9 has no living session"));
   RankEntry stale = SmallTrainer(0, 2, "n0");
   stale.incarnation = 6;
   EXPECT_EQ(registry_.PublishRank("job", stale).status().code(),

@@ -26,6 +26,10 @@
 
 namespace xfer {
 
+// Nothing takes so long unless it hangs, not even under a sanitizer on a machine with too much to
+// do.
+inline constexpr absl::Duration kPatience = absl::Seconds(60);
+
 // Opens a session at once; Steps are answered well unless a test says otherwise. Thread-safe.
 class ScriptedAgent {
  public:
@@ -69,9 +73,9 @@ class ScriptedAgent {
     Send(event);
   }
 
-  // The next command of this kind that has come or will come, within 10 s.
+  // The next command of this kind that has come or will come, within kPatience.
   std::optional<v1::AgentCommand> Await(v1::AgentCommand::CommandCase kind) {
-    const absl::Time limit = absl::Now() + absl::Seconds(10);
+    const absl::Time limit = absl::Now() + kPatience;
     absl::MutexLock lock(&mu_);
     while (true) {
       for (auto it = commands_.begin(); it != commands_.end(); ++it) {
@@ -83,9 +87,9 @@ class ScriptedAgent {
       if (ended_ || changed_.WaitWithDeadline(&mu_, limit)) return std::nullopt;
     }
   }
-  // How the session ended, within 10 s.
+  // How the session ended, within kPatience.
   absl::Status AwaitEnd() {
-    const absl::Time limit = absl::Now() + absl::Seconds(10);
+    const absl::Time limit = absl::Now() + kPatience;
     absl::MutexLock lock(&mu_);
     while (!ended_) {
       if (changed_.WaitWithDeadline(&mu_, limit)) {
@@ -114,7 +118,7 @@ class ScriptedAgent {
       if (header.id().role() == v1::ROLE_ROLLOUT) ranks_.push_back(header.id());
     }
     grpc::ClientContext context;
-    SetDeadline(context, absl::Seconds(10));
+    SetDeadline(context, kPatience);
     v1::PublishManifestReply reply;
     auto writer = stub_->PublishManifest(&context, &reply);
     v1::ManifestPart part;
@@ -131,7 +135,7 @@ class ScriptedAgent {
   }
   absl::Status FetchPlan(uint64_t plan_id, std::vector<v1::PlanPart>* parts) {
     grpc::ClientContext context;
-    SetDeadline(context, absl::Seconds(10));
+    SetDeadline(context, kPatience);
     v1::FetchPlanRequest request;
     request.set_plan_id(plan_id);
     request.set_node(node_);
@@ -142,7 +146,7 @@ class ScriptedAgent {
   }
   absl::Status ReportTimings(const v1::TransferTimings& timings) {
     grpc::ClientContext context;
-    SetDeadline(context, absl::Seconds(10));
+    SetDeadline(context, kPatience);
     v1::ReportTimingsReply reply;
     auto writer = stub_->ReportTimings(&context, &reply);
     writer->Write(timings);

@@ -312,9 +312,9 @@ TEST_F(SyncFailureTest, ASilentAgentCostsItsEngineTheDeadlineAndNobodyElseTheirC
   At("e0", v1::STEP_KIND_TRANSFER,
      [](const v1::Step&, const v1::StepResult&) -> Answer { return std::nullopt; });
   const absl::Time start = absl::Now();
-  const v1::Sync sync = Run(Request(1'000));
+  const v1::Sync sync = Run(Request(2'000));
   const absl::Duration took = absl::Now() - start;
-  EXPECT_GT(took, absl::Milliseconds(800));
+  EXPECT_GT(took, absl::Milliseconds(1700));
   EXPECT_EQ(sync.state(), v1::SYNC_STATE_PARTIAL) << sync.outcome().message();
   EXPECT_EQ(sync.outcome().code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
   EXPECT_THAT(sync.outcome().message(), HasSubstr("node e0 did not answer transfer"));
@@ -332,7 +332,8 @@ TEST_F(SyncFailureTest, EndsWithinDeadlineAndGraceThoughNobodyAnswersAnything) {
     });
     Publish(SmallTrainer(0, 2, "t", 10 + static_cast<uint64_t>(from)));  // CONNECT comes again
     const v1::Sync sync = Run(Request(200));
-    EXPECT_LT(sync.total_ns(), 2'000'000'000) << v1::StepKind_Name(from);
+    // 0.5 s, and room for a busy machine.
+    EXPECT_LT(sync.total_ns(), 5'000'000'000) << v1::StepKind_Name(from);
     EXPECT_NE(sync.state(), v1::SYNC_STATE_RUNNING);
     EXPECT_NE(sync.state(), v1::SYNC_STATE_DONE);
     EXPECT_EQ(Engine(0).running_sync(), 0u);

@@ -238,6 +238,14 @@ TEST_F(AgentTest, RefusesWhatDoesNotFit) {
               HasSubstr(absl::StrCat("process ", getpid())));
 }
 
+TEST_F(AgentTest, RegistersOnceTheCoordinatorHasItsSession) {
+  Start();
+  coordinator_.RefuseManifests(absl::UnavailableError("no living session"), 2);
+  const absl::Status status = Register(MakeOptions({Role::kTrainer, 0, 0})).status();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(coordinator_.refusals_left(), 0);
+}
+
 // Run as another process: registers, says so, and waits for its death.
 TEST(AgentTestProcess, DISABLED_RegistersAndWaits) {
   const char* socket = getenv("XFER_TEST_SOCKET");

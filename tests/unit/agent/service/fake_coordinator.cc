@@ -107,9 +107,15 @@ void FakeCoordinator::BreakSession() {
   if (context_ != nullptr) context_->TryCancel();
 }
 
-void FakeCoordinator::RefuseManifests(absl::Status status) {
+void FakeCoordinator::RefuseManifests(absl::Status status, int times) {
   absl::MutexLock lock(&mu_);
+  refusals_left_ = status.ok() ? 0 : times;
   refusal_ = std::move(status);
+}
+
+int FakeCoordinator::refusals_left() const {
+  absl::MutexLock lock(&mu_);
+  return refusals_left_;
 }
 
 grpc::Status FakeCoordinator::GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
@@ -169,7 +175,10 @@ grpc::Status FakeCoordinator::PublishManifest(grpc::ServerContext*,
   }
   EXPECT_EQ(pieces, header.pieces());
   absl::MutexLock lock(&mu_);
-  if (!refusal_.ok()) return ToGrpc(refusal_);
+  if (refusals_left_ != 0) {
+    if (refusals_left_ > 0) --refusals_left_;
+    return ToGrpc(refusal_);
+  }
   manifests_.push_back(header);
   reply->set_generation(manifests_.size());
   return grpc::Status::OK;

@@ -40,7 +40,9 @@ class FakeCoordinator final : public v1::Coordinator::Service, public v1::AgentH
   void SetPlan(v1::PlanPart plan);
   // Ends the session from here.
   void BreakSession();
-  void RefuseManifests(absl::Status status);
+  // The next `times` manifests, or all from now on if negative. OK: none.
+  void RefuseManifests(absl::Status status, int times = -1);
+  int refusals_left() const;
 
   grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest*, v1::Job*) override;
   grpc::Status Session(grpc::ServerContext*,
@@ -59,6 +61,7 @@ class FakeCoordinator final : public v1::Coordinator::Service, public v1::AgentH
   std::vector<v1::ManifestHeader> manifests_ ABSL_GUARDED_BY(mu_);
   v1::PlanPart plan_ ABSL_GUARDED_BY(mu_);
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
+  int refusals_left_ ABSL_GUARDED_BY(mu_) = 0;
   grpc::ServerReaderWriter<v1::AgentCommand, v1::AgentEvent>* stream_ ABSL_GUARDED_BY(mu_) =
       nullptr;
   grpc::ServerContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;

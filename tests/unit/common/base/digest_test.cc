@@ -40,7 +40,8 @@ TEST(Digest, SeesOneFlippedBitAnywhere) {
 TEST(Digest, SeesTwoLeavesExchanged) {
   auto bytes = RandomBytes(2 * kDigestLeafBytes, 3);
   const uint64_t before = DigestRange(0, bytes);
-  std::swap_ranges(bytes.begin(), bytes.begin() + kDigestLeafBytes, bytes.begin() + kDigestLeafBytes);
+  std::swap_ranges(bytes.begin(), bytes.begin() + kDigestLeafBytes,
+                   bytes.begin() + kDigestLeafBytes);
   EXPECT_NE(DigestRange(0, bytes), before);
 }
 

@@ -1,4 +1,5 @@
-// Guards the ThreadSanitizer build itself: if it could not see absl's locks, this would report a race.
+// Guards the ThreadSanitizer build itself: if it could not see absl's locks, this would report a
+// race.
 #include <gtest/gtest.h>
 
 #include <thread>
