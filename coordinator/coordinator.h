@@ -21,10 +21,12 @@ class Coordinator {
     Clock* clock = Clock::Real();                 // for leases, deadlines and timings; borrowed
     absl::Duration lease = absl::Seconds(5);      // a node that is silent for longer is lost
     absl::Duration heartbeat = absl::Seconds(1);  // how often agents are asked to send one
+    // File for what must outlive the process (see store/store.h); empty: memory, nothing does.
+    std::string state;
   };
 
   // InvalidArgument: options that make no sense. AlreadyExists: the port is taken.
-  // FailedPrecondition: an address that needs `insecure`.
+  // FailedPrecondition: an address that needs `insecure`. Or what Store::Open() says of `state`.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(const Options& options);
   // Shutdown with no grace, where that has not been called.
   ~Coordinator();

@@ -22,6 +22,7 @@ struct Flags {
   bool insecure = false;
   int64_t lease_ms = 5000;
   int64_t heartbeat_ms = 1000;
+  std::string state;
   std::string log_dir;
   std::string log_level = "info";
   int ready_fd = -1;
@@ -38,6 +39,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--heartbeat-ms", flags.heartbeat_ms, "How often agents send a heartbeat")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'800'000));
+  app.add_option(
+         "--state", flags.state,
+         "File for jobs, versions and syncs, so that a restart loses nothing (default: none, "
+         "they end with the process)")
+      ->envname("XFER_STATE");
   app.add_option("--log-dir", flags.log_dir, "Directory for a log file beside stderr")
       ->envname("XFER_LOG_DIR");
   app.add_option("--log-level", flags.log_level, "What to log")
@@ -73,6 +79,7 @@ int Run(const Flags& flags) {
   options.insecure = flags.insecure;
   options.lease = absl::Milliseconds(flags.lease_ms);
   options.heartbeat = absl::Milliseconds(flags.heartbeat_ms);
+  options.state = flags.state;
   absl::StatusOr<std::unique_ptr<Coordinator>> coordinator = Coordinator::Start(options);
   if (!coordinator.ok()) return Fail(coordinator.status());
 

@@ -157,13 +157,12 @@ absl::StatusOr<uint64_t> Registry::PublishRank(const std::string& job_name, Rank
       gone.push_back({job_name, held->second, "it was registered anew"});
     }
     if (rank.id.role == Role::kRollout) {
-      auto last = job->last_seen.find(rank.id);
-      if (last != job->last_seen.end() && !last->second.SameRegistration(rank)) {
-        job->engines[rank.id.engine].version = 0;  // other memory: nobody knows what is in it
+      Engine& engine = job->engines[rank.id.engine];
+      const StoredRank holder{rank.id, rank.node, rank.incarnation, rank.registration_id};
+      if (std::find(engine.holders.begin(), engine.holders.end(), holder) == engine.holders.end()) {
+        engine.version = 0;  // other memory: nobody knows what is in it
+        engine.holders.clear();
       }
-      RankEntry seen = rank;
-      seen.manifest.reset();
-      job->last_seen[rank.id] = std::move(seen);
     }
     job->info.set_generation(job->info.generation() + 1);
     generation = job->info.generation();

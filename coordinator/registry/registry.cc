@@ -17,8 +17,46 @@ constexpr absl::Duration kFeedInterval = absl::Milliseconds(50);
 
 }  // namespace
 
-Registry::Registry(RankGone on_rank_gone)
-    : on_rank_gone_(std::move(on_rank_gone)), feed_(kFeedInterval) {}
+Registry::Registry(RankGone on_rank_gone, Store* store)
+    : on_rank_gone_(std::move(on_rank_gone)), store_(store), feed_(kFeedInterval) {}
+
+absl::Status Registry::Restore() {
+  XFER_ASSIGN_OR_RETURN(const std::vector<StoredJob> jobs, store_->Jobs());
+  for (const StoredJob& job : jobs) {
+    XFER_RETURN_IF_ERROR(
+        Annotate(RestoreJob(job), absl::StrCat("the stored job ", job.info.name(),
+                                               " cannot be taken up (take another --state, or the "
+                                               "version of xfer that made it)")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Registry::RestoreJob(const StoredJob& stored) {
+  XFER_ASSIGN_OR_RETURN(ModelSpec spec, ParseModelSpec(stored.info.spec_json()));
+  XFER_ASSIGN_OR_RETURN(TensorTable tensors, BuildTensorTable(spec.config));
+  absl::MutexLock lock(&mu_);
+  JobData& job = jobs_[stored.info.name()];
+  job.info = stored.info;
+  job.engines.resize(spec.rollout.engines());
+  job.spec = std::move(spec);
+  job.tensors = std::make_shared<const TensorTable>(std::move(tensors));
+  for (const StoredEngine& from : stored.engines) {
+    if (from.engine < 0 || static_cast<size_t>(from.engine) >= job.engines.size()) {
+      return absl::DataLossError(
+          absl::StrCat("it has no engine ", from.engine, ", which the state names"));
+    }
+    Engine& engine = job.engines[from.engine];
+    engine.version = from.version;
+    engine.dirty = from.dirty;
+    engine.dirty_reason = from.dirty_reason;
+    engine.holders = from.ranks;
+  }
+  Changed(job);
+  spdlog::info("job {}: taken up from the state, model {}, {} trainers, {} engines{}",
+               job.info.name(), job.spec.name, job.spec.train.world, job.engines.size(),
+               job.info.finished() ? ", finished" : "");
+  return absl::OkStatus();
+}
 
 absl::StatusOr<const Registry::JobData*> Registry::Find(const std::string& name) const {
   auto it = jobs_.find(name);
@@ -95,16 +133,19 @@ absl::StatusOr<v1::Job> Registry::InsertJob(const std::string& name, const std::
                                                         " of it is running; cancel that first"));
     }
     generation = old.info.generation() + 1;  // plans of the old one must not match
-    jobs_.erase(it);
   }
-  if (jobs_.size() >= kMaxJobs) {
+  if (!jobs_.contains(name) && jobs_.size() >= kMaxJobs) {
     return absl::ResourceExhaustedError(
         absl::StrCat("there are ", jobs_.size(), " jobs already; restart the coordinator"));
   }
+  v1::Job info;
+  info.set_name(name);
+  info.set_spec_json(spec_json);
+  info.set_generation(generation);
+  XFER_RETURN_IF_ERROR(store_->ReplaceJob(info));
   JobData& job = jobs_[name];
-  job.info.set_name(name);
-  job.info.set_spec_json(spec_json);
-  job.info.set_generation(generation);
+  job = JobData();
+  job.info = std::move(info);
   job.engines.resize(spec.rollout.engines());
   job.spec = std::move(spec);
   job.tensors = std::make_shared<const TensorTable>(std::move(tensors));
@@ -132,8 +173,11 @@ absl::StatusOr<v1::Job> Registry::FinishJob(const std::string& name, const v1::O
   absl::MutexLock lock(&mu_);
   XFER_ASSIGN_OR_RETURN(JobData * job, Find(name));
   if (!job->info.finished()) {
-    job->info.set_finished(true);
-    *job->info.mutable_outcome() = outcome;
+    v1::Job info = job->info;
+    info.set_finished(true);
+    *info.mutable_outcome() = outcome;
+    XFER_RETURN_IF_ERROR(store_->UpdateJob(info));
+    job->info = std::move(info);
     Changed(*job);
     spdlog::info("job {}: finished, code {}: {}", name, outcome.code(), outcome.message());
   }

@@ -21,6 +21,7 @@
 #include "common/model/model.h"
 #include "common/plan/plan.h"
 #include "coordinator/registry/change_feed.h"
+#include "coordinator/store/store.h"
 #include "xfer/v1/coordinator.pb.h"
 
 namespace xfer {
@@ -57,13 +58,20 @@ struct SyncInput {
   int32_t transfer_timeout_s = 0;
 };
 
-// Thread-safe. Errors name the job, rank or engine, and what to do.
+// Thread-safe. Errors name the job, rank or engine, and what to do. Jobs, and versions and
+// dirtiness of engines, are in the store before a call that changes them returns; where the store
+// fails, the call returns its error and changes nothing. Ranks are not stored: their agents publish
+// them again.
 class Registry {
  public:
   // Told of every registration that ended (gone, replaced, node lost); called without locks held.
   using RankGone =
       std::function<void(const std::string& job, const RankEntry& rank, const std::string& reason)>;
-  explicit Registry(RankGone on_rank_gone);
+  // `store` is borrowed.
+  Registry(RankGone on_rank_gone, Store* store);
+  // Takes what the store has; before anything else. Errors are the store's, or name a job whose
+  // spec this version does not understand.
+  absl::Status Restore();
 
   // --- models and jobs
 
@@ -121,7 +129,8 @@ class Registry {
                                         const std::vector<int32_t>& engines) const;
   // Ranks of `input` whose registration is no longer the current one.
   std::vector<RankId> Outdated(const SyncInput& input) const;
-  void MarkDirty(const std::string& job, int32_t engine, const std::string& reason);
+  // `reasons` by engine. No effect where the job is gone.
+  absl::Status MarkDirty(const std::string& job, const std::map<int32_t, std::string>& reasons);
   // Sets the version and clears dirty. FailedPrecondition where a rank of the engine was registered
   // anew since `input`: then nobody knows what it holds.
   absl::Status Commit(const SyncInput& input, int32_t engine);
@@ -133,15 +142,14 @@ class Registry {
     bool dirty = false;
     std::string dirty_reason;
     uint64_t running_sync = 0;
+    // The registrations whose memory got `version`. It counts only while its ranks are these.
+    std::vector<StoredRank> holders;
   };
   struct JobData {
     v1::Job info;
     ModelSpec spec;
     std::shared_ptr<const TensorTable> tensors;
     std::map<RankId, RankEntry> ranks;
-    // The registration that each rollout rank last had, without its manifest: an engine keeps its
-    // version only while its ranks are the same processes' memory.
-    std::map<RankId, RankEntry> last_seen;
     std::vector<Engine> engines;
     mutable std::shared_ptr<const v1::JobState> state;  // null: to be built
   };
@@ -161,8 +169,13 @@ class Registry {
   absl::StatusOr<SyncInput> Freeze(const JobData& job, const std::vector<int32_t>& engines) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell(const std::vector<Gone>& gone) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Stores `changed` engines, then makes them the job's.
+  absl::Status SetEngines(JobData& job, const std::map<int32_t, Engine>& changed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status RestoreJob(const StoredJob& stored) ABSL_LOCKS_EXCLUDED(mu_);
 
   const RankGone on_rank_gone_;
+  Store* const store_;
   mutable absl::Mutex mu_;
   std::map<std::string, JobData> jobs_ ABSL_GUARDED_BY(mu_);
   struct Admitted {

@@ -104,18 +104,39 @@ std::vector<RankId> Registry::Outdated(const SyncInput& input) const {
   return out;
 }
 
-void Registry::MarkDirty(const std::string& name, int32_t engine, const std::string& reason) {
+absl::Status Registry::SetEngines(JobData& job, const std::map<int32_t, Engine>& changed) {
+  std::vector<StoredEngine> stored;
+  for (const auto& [e, engine] : changed) {
+    stored.push_back({e, engine.version, engine.dirty, engine.dirty_reason, engine.holders});
+  }
+  XFER_RETURN_IF_ERROR(store_->SaveEngines(job.info.name(), stored));
+  for (const auto& [e, engine] : changed) job.engines[e] = engine;
+  Changed(job);
+  return absl::OkStatus();
+}
+
+absl::Status Registry::MarkDirty(const std::string& name,
+                                 const std::map<int32_t, std::string>& reasons) {
   absl::MutexLock lock(&mu_);
   absl::StatusOr<JobData*> job = Find(name);
-  if (!job.ok()) return;
-  (*job)->engines[engine].dirty = true;
-  (*job)->engines[engine].dirty_reason = Shorten(reason, kMaxReason);
-  Changed(**job);
+  if (!job.ok() || reasons.empty()) return absl::OkStatus();
+  std::map<int32_t, Engine> changed;
+  for (const auto& [e, reason] : reasons) {
+    Engine& engine = changed[e] = (*job)->engines[e];
+    engine.dirty = true;
+    engine.dirty_reason = Shorten(reason, kMaxReason);
+  }
+  return SetEngines(**job, changed);
 }
 
 absl::Status Registry::Commit(const SyncInput& input, int32_t engine) {
   absl::MutexLock lock(&mu_);
   XFER_ASSIGN_OR_RETURN(JobData * job, Find(input.job));
+  Engine committed = job->engines[engine];
+  committed.version = input.version;
+  committed.dirty = false;
+  committed.dirty_reason.clear();
+  committed.holders.clear();
   for (const RankEntry& rank : input.ranks) {
     if (rank.id.role != Role::kRollout || rank.id.engine != engine) continue;
     auto held = job->ranks.find(rank.id);
@@ -125,13 +146,9 @@ absl::Status Registry::Commit(const SyncInput& input, int32_t engine) {
                        " is no longer registered as it was when the"
                        " sync began; sync again once it is back"));
     }
+    committed.holders.push_back({rank.id, rank.node, rank.incarnation, rank.registration_id});
   }
-  Engine& data = job->engines[engine];
-  data.version = input.version;
-  data.dirty = false;
-  data.dirty_reason.clear();
-  Changed(*job);
-  return absl::OkStatus();
+  return SetEngines(*job, {{engine, std::move(committed)}});
 }
 
 void Registry::EndSync(const std::string& name, absl::Span<const int32_t> engines,

@@ -41,10 +41,12 @@ absl::Status Check(const Coordinator::Options& options) {
 
 class Coordinator::Impl {
  public:
-  explicit Impl(const Options& options) : state_(options), coordinator_(&state_), hub_(&state_) {}
+  Impl(const Options& options, std::unique_ptr<Store> store)
+      : state_(options, std::move(store)), coordinator_(&state_), hub_(&state_) {}
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start() {
+    XFER_RETURN_IF_ERROR(state_.Restore());
     RpcServerOptions options;
     options.address = state_.options.listen;
     options.insecure = state_.options.insecure;
@@ -105,7 +107,8 @@ Coordinator::~Coordinator() = default;
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const Options& options) {
   XFER_RETURN_IF_ERROR(Check(options));
-  auto impl = std::make_unique<Impl>(options);
+  XFER_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, Store::Open(options.state));
+  auto impl = std::make_unique<Impl>(options, std::move(store));
   XFER_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<Coordinator>(new Coordinator(std::move(impl)));
 }

@@ -1,5 +1,7 @@
 #include "coordinator/service/state.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
@@ -8,23 +10,29 @@ namespace {
 constexpr size_t kPlansKept = 8;
 }  // namespace
 
-CoordinatorState::CoordinatorState(const Coordinator::Options& opts)
+CoordinatorState::CoordinatorState(const Coordinator::Options& opts, std::unique_ptr<Store> opened)
     : options(opts),
+      store(std::move(opened)),
       plans(opts.clock, kPlansKept,
             [this](const CachedPlan& plan) {
               ledger.Forget(plan.id);
               for (const std::string& node : plan.nodes) sessions.ForgetPlan(node, plan.id);
             }),
-      registry([this](const std::string& job, const RankEntry& rank, const std::string& reason) {
-        syncs.OnRankGone(job, rank, reason);
-      }),
+      registry([this](const std::string& job, const RankEntry& rank,
+                      const std::string& reason) { syncs.OnRankGone(job, rank, reason); },
+               store.get()),
       membership({opts.clock, opts.lease, TickOf(opts.lease)}, this),
       syncs({opts.clock, &sessions, &registry, &plans, &ledger,
              [this](const std::string& node, uint64_t incarnation) {
                return PeerOf(node, incarnation);
              },
-             nullptr},
-            SyncRunner::Options()) {}
+             nullptr, nullptr},
+            store.get(), SyncRunner::Options()) {}
+
+absl::Status CoordinatorState::Restore() {
+  XFER_RETURN_IF_ERROR(registry.Restore());
+  return syncs.Restore();
+}
 
 void CoordinatorState::OnNodeJoined(const NodeHello& hello) {
   registry.AdmitNode(hello.name, hello.incarnation, hello.nics);

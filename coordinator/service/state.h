@@ -2,6 +2,7 @@
 #ifndef XFER_COORDINATOR_SERVICE_STATE_H_
 #define XFER_COORDINATOR_SERVICE_STATE_H_
 
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -10,6 +11,7 @@
 #include "coordinator/membership/membership.h"
 #include "coordinator/registry/registry.h"
 #include "coordinator/service/session_table.h"
+#include "coordinator/store/store.h"
 #include "coordinator/sync/connect_ledger.h"
 #include "coordinator/sync/plan_cache.h"
 #include "coordinator/sync/sync_runner.h"
@@ -23,7 +25,9 @@ inline absl::Duration TickOf(absl::Duration lease) { return lease / 10; }
 // below it.
 class CoordinatorState final : public MembershipListener {
  public:
-  explicit CoordinatorState(const Coordinator::Options& options);
+  // Nothing happens in it until Restore() has returned.
+  CoordinatorState(const Coordinator::Options& options, std::unique_ptr<Store> store);
+  absl::Status Restore();
 
   void OnNodeJoined(const NodeHello& hello) override;
   void OnSessionBroken(const std::string& node, uint64_t incarnation,
@@ -38,6 +42,7 @@ class CoordinatorState final : public MembershipListener {
  public:
   // In the order of construction; the last is destroyed first.
   const Coordinator::Options options;
+  const std::unique_ptr<Store> store;
   ConnectLedger ledger;
   SessionTable sessions;
   PlanCache plans;

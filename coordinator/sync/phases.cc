@@ -221,11 +221,18 @@ void SyncTask::Transfer() {
     engines = LiveEngines();
     const absl::Duration reserve = std::min(options_.deadline / 10, kMaxCommitReserve);
     deadline = deadline_ns_ - absl::ToInt64Nanoseconds(reserve);
-    for (int32_t e : engines) engines_[e].dirty = engines_[e].touched = true;
   }
+  // Before the first byte: whatever happens from here on, nobody takes them for what they were.
+  std::map<int32_t, std::string> reasons;
   for (int32_t e : engines) {
-    context_.registry->MarkDirty(
-        input_.job, e, absl::StrCat("sync ", id_, " to version ", input_.version, " is under way"));
+    reasons[e] =
+        absl::StrCat("sync ", id_, " to version ", input_.version, " has begun to write to it");
+  }
+  const absl::Status marked = context_.registry->MarkDirty(input_.job, reasons);
+  {
+    absl::MutexLock lock(&mu_);
+    if (!marked.ok()) return FailAll(marked);
+    for (int32_t e : engines) engines_[e].dirty = engines_[e].touched = true;
   }
   EnterPhase(v1::PHASE_TRANSFER);
   Steps steps;
@@ -331,7 +338,9 @@ void SyncTask::MarkFailedDirty() {
       }
     }
   }
-  for (const auto& [e, reason] : reasons) context_.registry->MarkDirty(input_.job, e, reason);
+  const absl::Status marked = context_.registry->MarkDirty(input_.job, reasons);
+  // They have been dirty since the transfer began; only the reason is an older one.
+  if (!marked.ok()) spdlog::error("sync {}: {}", id_, std::string(marked.message()));
 }
 
 // `success` speaks for all engines of a node, `failed` for single ranks: an engine that kept its
@@ -429,12 +438,16 @@ void SyncTask::Finish() {
                v1::SyncState_Name(state), static_cast<double>(total_ns) / 1e6, input_.job,
                input_.version, absl::StrJoin(input_.engines, ","), outcome.ok() ? "" : ": ",
                std::string(outcome.message()));
-  record_->Update([&](v1::Sync& sync) {
-    sync.set_state(state);
-    *sync.mutable_outcome() = ToOutcome(outcome);
-    sync.mutable_engines()->Assign(engines.begin(), engines.end());
-    sync.set_total_ns(total_ns);
-  });
+  v1::Sync ended = record_->Snapshot();
+  ended.set_state(state);
+  *ended.mutable_outcome() = ToOutcome(outcome);
+  ended.mutable_engines()->Assign(engines.begin(), engines.end());
+  ended.set_total_ns(total_ns);
+  // What it did to its engines is stored already; only its record would be missing.
+  if (absl::Status stored = context_.store_sync(ended); !stored.ok()) {
+    spdlog::error("sync {}: its end is not recorded: {}", id_, std::string(stored.message()));
+  }
+  record_->Update([&](v1::Sync& sync) { sync = std::move(ended); });
 }
 
 void SyncTask::EnterPhase(v1::Phase phase) {

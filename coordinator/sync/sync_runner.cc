@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/rpc/status.h"
 #include "coordinator/registry/names.h"
 
 namespace xfer {
@@ -56,63 +57,87 @@ absl::StatusOr<SyncOptions> OptionsOf(const v1::TriggerSyncRequest& request) {
 
 }  // namespace
 
-SyncRunner::SyncRunner(const SyncContext& context, const Options& options)
+SyncRunner::SyncRunner(const SyncContext& context, Store* store, const Options& options)
     : context_(context),
+      store_(store),
       options_(options),
       history_(options.history, options.history_with_timings) {
   context_.another_id = [this](uint64_t sync_id) { return AnotherId(sync_id); };
+  context_.store_sync = [this](const v1::Sync& sync) {
+    return store_->SaveSync(sync, options_.history);
+  };
 }
 
 SyncRunner::~SyncRunner() {
   Shutdown(absl::CancelledError("the coordinator is ending"), absl::Seconds(2));
 }
 
+absl::Status SyncRunner::Restore() {
+  XFER_ASSIGN_OR_RETURN(std::vector<v1::Sync> syncs, store_->Syncs(options_.history));
+  XFER_ASSIGN_OR_RETURN(const uint64_t next_id, store_->NextSyncId());
+  for (v1::Sync& sync : syncs) {
+    if (sync.state() == v1::SYNC_STATE_RUNNING) {
+      sync.set_state(v1::SYNC_STATE_FAILED);
+      *sync.mutable_outcome() = ToOutcome(absl::AbortedError(
+          "the coordinator ended while it ran; see which engines are dirty, and sync again"));
+      XFER_RETURN_IF_ERROR(store_->SaveSync(sync, options_.history));
+    }
+    history_.Add(std::make_shared<SyncRecord>(std::move(sync), /*trigger_ns=*/0));
+  }
+  absl::MutexLock lock(&mu_);
+  next_id_ = next_id;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<uint64_t> SyncRunner::Trigger(const v1::TriggerSyncRequest& request) {
   const int64_t trigger_ns = context_.clock->MonotonicNanos();
   XFER_ASSIGN_OR_RETURN(SyncOptions options, OptionsOf(request));
+  options.resume_grace = options_.resume_grace;
   std::vector<std::jthread> finished;  // joined when it goes, after the lock, on every way out
-  uint64_t id = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    if (stopping_) return absl::UnavailableError("the coordinator is ending; try again later");
-    finished.swap(finished_);
-    if (running_.size() < options_.max_running) {
-      id = next_id_;
-      const std::vector<int32_t> engines(request.engines().begin(), request.engines().end());
-      XFER_ASSIGN_OR_RETURN(SyncInput input, context_.registry->BeginSync(request.job(), engines,
-                                                                          request.version(), id));
-      ++next_id_;
-      options.resume_grace = options_.resume_grace;
-      if (request.deadline_ms() == 0) {
-        options.deadline = input.transfer_timeout_s > 0 ? absl::Seconds(input.transfer_timeout_s)
-                                                        : kDefaultDeadline;
-      }
-      v1::Sync initial;
-      initial.set_id(id);
-      initial.set_job(input.job);
-      initial.set_version(input.version);
-      initial.set_mode(v1::MODE_P2P);
-      initial.set_verify(options.verify);
-      initial.set_state(v1::SYNC_STATE_RUNNING);
-      initial.set_phase(v1::PHASE_PLAN);
-      initial.set_start_unix_ms(absl::ToUnixMillis(context_.clock->Wall()));
-      for (int32_t e : input.engines) initial.add_engines()->set_engine(e);
-      auto record = std::make_shared<SyncRecord>(std::move(initial), trigger_ns);
-      history_.Add(record);
-      auto task =
-          std::make_shared<SyncTask>(context_, std::move(input), options, std::move(record));
-      Running& running = running_[id];
-      running.task = task;
-      running.thread = std::jthread([this, task, id] {
-        task->Run();
-        Done(id);
-      });
-    }
-  }
-  if (id == 0) {
+  absl::MutexLock lock(&mu_);
+  if (stopping_) return absl::UnavailableError("the coordinator is ending; try again later");
+  finished.swap(finished_);
+  if (running_.size() >= options_.max_running) {
     return absl::ResourceExhaustedError(absl::StrCat(
         options_.max_running, " syncs are running, which is the limit; wait for one to end"));
   }
+  return Start(request, std::move(options), trigger_ns);
+}
+
+absl::StatusOr<uint64_t> SyncRunner::Start(const v1::TriggerSyncRequest& request,
+                                           SyncOptions options, int64_t trigger_ns) {
+  const uint64_t id = next_id_;
+  const std::vector<int32_t> engines(request.engines().begin(), request.engines().end());
+  XFER_ASSIGN_OR_RETURN(
+      SyncInput input, context_.registry->BeginSync(request.job(), engines, request.version(), id));
+  if (request.deadline_ms() == 0) {
+    options.deadline =
+        input.transfer_timeout_s > 0 ? absl::Seconds(input.transfer_timeout_s) : kDefaultDeadline;
+  }
+  v1::Sync initial;
+  initial.set_id(id);
+  initial.set_job(input.job);
+  initial.set_version(input.version);
+  initial.set_mode(v1::MODE_P2P);
+  initial.set_verify(options.verify);
+  initial.set_state(v1::SYNC_STATE_RUNNING);
+  initial.set_phase(v1::PHASE_PLAN);
+  initial.set_start_unix_ms(absl::ToUnixMillis(context_.clock->Wall()));
+  for (int32_t e : input.engines) initial.add_engines()->set_engine(e);
+  if (absl::Status stored = context_.store_sync(initial); !stored.ok()) {
+    context_.registry->EndSync(input.job, input.engines, id);
+    return Annotate(stored, "the sync was not started");
+  }
+  ++next_id_;
+  auto record = std::make_shared<SyncRecord>(std::move(initial), trigger_ns);
+  history_.Add(record);
+  auto task = std::make_shared<SyncTask>(context_, std::move(input), options, std::move(record));
+  Running& running = running_[id];
+  running.task = task;
+  running.thread = std::jthread([this, task, id] {
+    task->Run();
+    Done(id);
+  });
   return id;
 }
 
@@ -163,6 +188,9 @@ uint64_t SyncRunner::Resolve(uint64_t agents_id) const {
 uint64_t SyncRunner::AnotherId(uint64_t sync_id) {
   absl::MutexLock lock(&mu_);
   const uint64_t id = next_id_++;
+  if (absl::Status stored = store_->SaveNextSyncId(next_id_); !stored.ok()) {
+    spdlog::error("sync {}: {}", sync_id, std::string(stored.message()));
+  }
   other_ids_[id] = sync_id;
   while (other_ids_.size() > options_.history) other_ids_.erase(other_ids_.begin());
   return id;

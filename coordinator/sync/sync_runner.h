@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "coordinator/store/store.h"
 #include "coordinator/sync/history.h"
 #include "coordinator/sync/sync_task.h"
 #include "xfer/v1/coordinator.pb.h"
@@ -28,13 +29,18 @@ class SyncRunner {
     size_t history_with_timings = 50;  // of these, the last ones with their single transfers
     absl::Duration resume_grace = absl::Seconds(5);  // for RESUME, beyond a sync's deadline
   };
-  SyncRunner(const SyncContext& context, const Options& options);
+  // `store` is borrowed.
+  SyncRunner(const SyncContext& context, Store* store, const Options& options);
+  // Takes what the store has; before anything else. Syncs that were running when it was last
+  // written have failed.
+  absl::Status Restore() ABSL_LOCKS_EXCLUDED(mu_);
   // Cancels what runs and waits for it.
   ~SyncRunner();
 
   // Checks and starts; returns the sync's id at once. Errors: see TriggerSync in coordinator.proto,
   // and InvalidArgument for a value that makes no sense, Unimplemented for a mode that does not
-  // exist yet, ResourceExhausted for too many at once, Unavailable after Shutdown().
+  // exist yet, ResourceExhausted for too many at once, Unavailable after Shutdown(), or the
+  // store's.
   absl::StatusOr<uint64_t> Trigger(const v1::TriggerSyncRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
   // Asks a running sync to end. NotFound; OK where it has ended.
   absl::StatusOr<v1::Sync> Cancel(uint64_t sync_id, const absl::Status& why)
@@ -63,12 +69,16 @@ class SyncRunner {
   };
   // Takes any number that a sync has had towards the agents.
   std::shared_ptr<SyncTask> Find(uint64_t sync_id) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes a number and starts; engines that were marked for it are let go where it fails.
+  absl::StatusOr<uint64_t> Start(const v1::TriggerSyncRequest& request, SyncOptions options,
+                                 int64_t trigger_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t AnotherId(uint64_t sync_id) ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t Resolve(uint64_t agents_id) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   Tasks All() const ABSL_LOCKS_EXCLUDED(mu_);
   void Done(uint64_t sync_id) ABSL_LOCKS_EXCLUDED(mu_);
 
   SyncContext context_;  // never changed once made
+  Store* const store_;
   const Options options_;
   History history_;
   mutable absl::Mutex mu_;

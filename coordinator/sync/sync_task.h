@@ -37,6 +37,8 @@ struct SyncContext {
   std::function<absl::StatusOr<v1::Peer>(const std::string& node, uint64_t incarnation)> peer_of;
   // A number never used for a sync before, whose events reach the sync `sync_id` from now on.
   std::function<uint64_t(uint64_t sync_id)> another_id;
+  // Keeps what is known of a sync.
+  std::function<absl::Status(const v1::Sync&)> store_sync;
 };
 
 struct SyncOptions {

@@ -159,10 +159,8 @@ class Cluster:
         result = test.xferctl(*arguments, timeout=300)
         test.assert_exit(result, 0)
         self.prepared = json.loads(result.stdout)["dir"]
-        self.coordinator, words = test.start(
-            "xfer-coordinator", "--listen", hosts[0] + ":0", *self.insecure, *coordinator_args,
-            prefix=self.prefixes[0])
-        self.address = words[0]
+        self.coordinator_args = list(coordinator_args)
+        self.start_coordinator(hosts[0] + ":0")
         self.agents = [None, None]
         for node in (0, 1):
             self.start_agent(node)
@@ -178,6 +176,11 @@ class Cluster:
         engines = self.spec["rollout"]["world"] // engine
         self.rollout = self.start_ranks(
             1, "--rollout", ",".join("%d:0-%d" % (e, engine - 1) for e in range(engines)))
+
+    def start_coordinator(self, listen):
+        self.coordinator, words = self.test.start(
+            "xfer-coordinator", "--listen", listen, *self.insecure, *self.coordinator_args, prefix=self.prefixes[0])
+        self.address = words[0]
 
     def start_agent(self, node):
         self.agents[node], _ = self.test.start(
@@ -199,3 +202,44 @@ class Cluster:
         result = self.ctl("--output", "json", *args, **kwargs)
         self.test.assert_exit(result, code)
         return json.loads(result.stdout)
+
+
+class SyncTest(XferTest):
+    """What tests of syncs wait for."""
+
+    def wait_for_version(self, cluster, version):
+        """All trainers at `version`, and every rollout rank's verdict on the one before."""
+        def ready():
+            ranks = cluster.json("ranks")
+            return all(r["ready_version"] == version for r in ranks if r["id"]["role"] == "trainer") and all(
+                r["owner_report"] and r["owner_report"]["version"] == version - 1
+                for r in ranks if r["id"]["role"] == "rollout")
+        wait_until(ready, 60, "trainers at version %d" % version)
+
+    def verdicts(self, cluster):
+        return {(r["id"]["engine"], r["id"]["rank"]): r["owner_report"]["outcome"]["code"]
+                for r in cluster.json("ranks") if r["id"]["role"] == "rollout"}
+
+    def wait_for_engine_versions(self, cluster, versions):
+        wait_until(lambda: {e["engine"]: e["version"] for e in cluster.json("engines")} == versions, 30,
+                   "engines at %s" % versions)
+
+    def start_stalled_sync(self, cluster, timeout):
+        """Stops the receiving agent, so that a sync begins and cannot end; returns the sync's id."""
+        os.kill(cluster.agents[1].pid, signal.SIGSTOP)
+        return cluster.json("sync", "--no-wait", "--timeout", str(timeout))["id"]
+
+    def ended(self, cluster, sync_id):
+        (sync,) = [s for s in cluster.json("syncs") if s["id"] == sync_id]
+        return sync if sync["state"] != "running" else None
+
+    def sync_until_done(self, cluster, version):
+        """The next sync that is accepted (all ranks are registered again) must succeed."""
+        def attempt():
+            result = cluster.ctl("sync", "--version", str(version), "--timeout", "60")
+            if result.returncode != 0:
+                self.assertRegex(result.stderr, "registered|running|node")
+            return result.returncode == 0
+        wait_until(attempt, 60, "a sync after the fault")
+        self.wait_for_engine_versions(cluster, {0: version, 1: version})
+        wait_until(lambda: set(self.verdicts(cluster).values()) == {0}, 60, "every rank equal")

@@ -6,24 +6,10 @@ import signal
 import time
 import unittest
 
-from harness import Cluster, XferTest, wait_until
+from harness import Cluster, SyncTest, wait_until
 
 
-class Sync(XferTest):
-
-    def wait_for_version(self, cluster, version):
-        """All trainers at `version`, and every rollout rank's verdict on the one before."""
-        def ready():
-            ranks = cluster.json("ranks")
-            return all(r["ready_version"] == version for r in ranks if r["id"]["role"] == "trainer") and all(
-                r["owner_report"] and r["owner_report"]["version"] == version - 1
-                for r in ranks if r["id"]["role"] == "rollout")
-        wait_until(ready, 60, "trainers at version %d" % version)
-
-    def verdicts(self, cluster):
-        return {(r["id"]["engine"], r["id"]["rank"]): r["owner_report"]["outcome"]["code"]
-                for r in cluster.json("ranks") if r["id"]["role"] == "rollout"}
-
+class Sync(SyncTest):
     def test_sync_by_hand_and_every_query(self):
         cluster = Cluster(self)
         first = cluster.json("sync")
@@ -48,10 +34,6 @@ class Sync(XferTest):
             result = cluster.ctl(*command)
             self.assert_exit(result, 0)
             self.assertGreater(len(result.stdout.splitlines()), 1, command)
-
-    def wait_for_engine_versions(self, cluster, versions):
-        wait_until(lambda: {e["engine"]: e["version"] for e in cluster.json("engines")} == versions, 30,
-                   "engines at %s" % versions)
 
     def test_refusals_name_the_cause(self):
         cluster = Cluster(self)
@@ -87,11 +69,6 @@ class Sync(XferTest):
             self.assert_exit(result, 3)
             self.assertIn("127.0.0.1:1", result.stderr)
 
-    def start_stalled_sync(self, cluster, timeout):
-        """Stops the receiving agent, so that a sync begins and cannot end; returns the sync's id."""
-        os.kill(cluster.agents[1].pid, signal.SIGSTOP)
-        return cluster.json("sync", "--no-wait", "--timeout", str(timeout))["id"]
-
     def test_a_stopped_receiver_is_not_reported_done(self):
         cluster = Cluster(self)
         self.assertEqual(cluster.json("sync")["state"], "done")
@@ -105,21 +82,6 @@ class Sync(XferTest):
         self.assertEqual([e["version"] for e in cluster.json("engines")], [1, 1])
         os.kill(cluster.agents[1].pid, signal.SIGCONT)
         self.sync_until_done(cluster, 2)
-
-    def ended(self, cluster, sync_id):
-        (sync,) = [s for s in cluster.json("syncs") if s["id"] == sync_id]
-        return sync if sync["state"] != "running" else None
-
-    def sync_until_done(self, cluster, version):
-        """The next sync that is accepted (all ranks are registered again) must succeed."""
-        def attempt():
-            result = cluster.ctl("sync", "--version", str(version), "--timeout", "60")
-            if result.returncode != 0:
-                self.assertRegex(result.stderr, "registered|running|node")
-            return result.returncode == 0
-        wait_until(attempt, 60, "a sync after the fault")
-        self.wait_for_engine_versions(cluster, {0: version, 1: version})
-        wait_until(lambda: set(self.verdicts(cluster).values()) == {0}, 60, "every rank equal")
 
     def test_cancel(self):
         cluster = Cluster(self)

@@ -29,9 +29,13 @@ testing::Matcher<const absl::Status&> Fails(absl::StatusCode code, const std::st
 class RegistryTest : public ::testing::Test {
  protected:
   RegistryTest()
-      : registry_([this](const std::string& job, const RankEntry& rank, const std::string&) {
-          gone_.push_back(absl::StrCat(job, ": ", rank.id.ToString(), " #", rank.registration_id));
-        }) {
+      : store_(*Store::Open("")),
+        registry_(
+            [this](const std::string& job, const RankEntry& rank, const std::string&) {
+              gone_.push_back(
+                  absl::StrCat(job, ": ", rank.id.ToString(), " #", rank.registration_id));
+            },
+            store_.get()) {
     registry_.AdmitNode("n0", 7, 1);
     registry_.AdmitNode("n1", 7, 2);
     EXPECT_TRUE(registry_.InsertJob("job", "{}", SmallSpec(2, 2, 2), SmallTable()).ok());
@@ -49,6 +53,7 @@ class RegistryTest : public ::testing::Test {
   }
 
   std::vector<std::string> gone_;
+  std::unique_ptr<Store> store_;
   Registry registry_;
 };
 
@@ -246,7 +251,7 @@ TEST_F(RegistryTest, DirtyUntilCommitted) {
   PublishAll();
   const SyncInput input = *registry_.BeginSync("job", {0}, 0, 1);
   EXPECT_TRUE(input.dirty.empty());
-  registry_.MarkDirty("job", 0, "half written");
+  ASSERT_TRUE(registry_.MarkDirty("job", {{0, "half written"}}).ok());
   EXPECT_TRUE((*registry_.ListEngines("job"))[0].dirty());
   EXPECT_EQ((*registry_.ListEngines("job"))[0].dirty_reason(), "half written");
   EXPECT_EQ(registry_.PlanInputOf("job", {})->dirty.count(0), 1u);

@@ -147,7 +147,7 @@ TEST_F(SyncFailureTest, AFailedTransferDirtiesItsEngineAndTheNextSyncRepairsIt) 
 }
 
 TEST_F(SyncFailureTest, ADirtyEngineStaysDirtyThroughASyncThatDoesNotReachIt) {
-  registry_.MarkDirty("job", 0, "before");
+  ASSERT_TRUE(registry_.MarkDirty("job", {{0, "before"}}).ok());
   At("e0", v1::STEP_KIND_PAUSE,
      [](const v1::Step&, v1::StepResult good) { return Failed(good, "busy"); });
   Run();

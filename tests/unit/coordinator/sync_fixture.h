@@ -21,9 +21,10 @@ namespace xfer {
 class SyncFixture : public ::testing::Test {
  protected:
   SyncFixture()
-      : registry_([this](const std::string& job, const RankEntry& rank, const std::string& reason) {
-          runner_->OnRankGone(job, rank, reason);
-        }),
+      : store_(*Store::Open("")),
+        registry_([this](const std::string& job, const RankEntry& rank,
+                         const std::string& reason) { runner_->OnRankGone(job, rank, reason); },
+                  store_.get()),
         plans_(Clock::Real(), 2, [this](const CachedPlan& plan) {
           ledger_.Forget(plan.id);
           agents_.ForgetPlan("", plan.id);
@@ -43,7 +44,7 @@ class SyncFixture : public ::testing::Test {
     SyncRunner::Options options;
     options.resume_grace = absl::Milliseconds(300);
     options.max_running = 4;
-    runner_ = std::make_unique<SyncRunner>(context, options);
+    runner_ = std::make_unique<SyncRunner>(context, store_.get(), options);
     agents_.SetRunner(runner_.get());
     for (const char* node : {"t", "e0", "e1"}) registry_.AdmitNode(node, 7, 1);
     EXPECT_TRUE(registry_.InsertJob("job", "{}", SmallSpec(2, 2, 2), SmallTable()).ok());
@@ -97,6 +98,7 @@ class SyncFixture : public ::testing::Test {
 
   ConnectLedger ledger_;
   FakeAgents agents_;
+  std::unique_ptr<Store> store_;
   Registry registry_;
   PlanCache plans_;
   std::unique_ptr<SyncRunner> runner_;

@@ -70,7 +70,7 @@ TEST_F(SyncTest, StepsCarryWhatAgentsNeed) {
     if (step.kind() == v1::STEP_KIND_TRANSFER) {
       // Dirty before the first byte.
       EXPECT_TRUE(Engine(0).dirty());
-      EXPECT_THAT(Engine(0).dirty_reason(), HasSubstr("is under way"));
+      EXPECT_THAT(Engine(0).dirty_reason(), HasSubstr("has begun to write to it"));
       EXPECT_NE(Engine(0).running_sync(), 0u);
     }
     return good;
