@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# GLM-4.5-Air.sh [MODE] [NODE_RANK] [HEAD_IP] [OPTIONS...]: see --help.
+set -euo pipefail
+. "$(dirname "$(realpath "$0")")/run_model.sh"
+run_model GLM-4.5-Air "" "$@"

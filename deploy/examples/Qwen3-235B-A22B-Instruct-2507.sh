@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Qwen3-235B-A22B-Instruct-2507.sh [MODE] [NODE_RANK] [HEAD_IP] [OPTIONS...]: see --help.
+set -euo pipefail
+. "$(dirname "$(realpath "$0")")/run_model.sh"
+run_model Qwen3-235B-A22B-Instruct-2507 "" "$@"
