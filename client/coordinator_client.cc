@@ -89,6 +89,12 @@ class CoordinatorClientImpl final : public CoordinatorClient {
   absl::StatusOr<v1::Model> GetModel(const std::string& name) override {
     return Call(&v1::Coordinator::StubInterface::GetModel, Named<v1::GetModelRequest>(name));
   }
+  absl::StatusOr<v1::Model> AddModel(const std::string& spec_json, bool replace) override {
+    v1::AddModelRequest request;
+    request.set_spec_json(spec_json);
+    request.set_replace(replace);
+    return Call(&v1::Coordinator::StubInterface::AddModel, request);
+  }
   absl::StatusOr<v1::Job> CreateJob(const std::string& name,
                                     const std::string& spec_json) override {
     auto request = Named<v1::CreateJobRequest>(name);

@@ -60,6 +60,7 @@ class CoordinatorClient {
 
   virtual absl::StatusOr<v1::ListModelsReply> ListModels() = 0;
   virtual absl::StatusOr<v1::Model> GetModel(const std::string& name) = 0;
+  virtual absl::StatusOr<v1::Model> AddModel(const std::string& spec_json, bool replace) = 0;
   virtual absl::StatusOr<v1::Job> CreateJob(const std::string& name,
                                             const std::string& spec_json) = 0;
   virtual absl::StatusOr<v1::Job> GetJob(const std::string& name) = 0;

@@ -4,13 +4,17 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/checkpoint/files.h"
 #include "xferctl/exit.h"
 
 namespace xfer {
 namespace {
+
+constexpr uint64_t kMaxModelFileBytes = 1 << 20;  // ParseModelSpec() takes no more
 
 std::string JoinFactors(const std::vector<std::pair<const char*, int32_t>>& factors) {
   std::vector<std::string> parts;
@@ -23,7 +27,10 @@ std::string JoinFactors(const std::vector<std::pair<const char*, int32_t>>& fact
 }  // namespace
 
 void AddModelOptions(CLI::App& command, ModelOptions& options) {
-  command.add_option("model", options.name, "Model; `xferctl list` shows them")->required();
+  command
+      .add_option("model", options.name,
+                  "Model, as `xferctl list` shows them, or the path of a model file (*.json)")
+      ->required();
   command.add_option("--layers", options.layers, "Keep the first N layers only")->type_name("N");
   command.add_flag("--tiny", options.tiny,
                    "Shrink widths; layers, heads, experts and parallelism stay");
@@ -44,9 +51,34 @@ absl::StatusOr<ModelSpec> CutLayers(const ModelSpec& spec, int64_t layers) {
   return cut;
 }
 
-absl::StatusOr<ModelSpec> ChooseModel(const ModelOptions& options) {
-  auto spec = FindPreset(options.name);
-  if (!spec.ok()) return AsUsageError(spec.status());
+bool IsModelFile(absl::string_view name) { return absl::EndsWith(name, ".json"); }
+
+absl::StatusOr<std::string> ReadModelFile(const std::string& path) {
+  return ReadFile(path, kMaxModelFileBytes);
+}
+
+absl::StatusOr<ModelSpec> FindModel(const std::string& name, CoordinatorClient* registry) {
+  if (IsModelFile(name)) {
+    auto text = ReadModelFile(name);
+    if (!text.ok()) return AsUsageError(text.status());
+    auto spec = ParseModelSpec(*text);
+    if (!spec.ok()) return InContext(AsUsageError(spec.status()), name);
+    return spec;
+  }
+  if (registry == nullptr) {
+    auto spec = FindPreset(name);
+    if (!spec.ok()) return AsUsageError(spec.status());
+    return spec;
+  }
+  auto model = registry->GetModel(name);
+  if (absl::IsNotFound(model.status())) return AsUsageError(model.status());
+  if (!model.ok()) return model.status();
+  return ParseModelSpec(model->spec_json());
+}
+
+absl::StatusOr<ModelSpec> ChooseModel(const ModelOptions& options, CoordinatorClient* registry) {
+  auto spec = FindModel(options.name, registry);
+  if (!spec.ok()) return spec.status();
   if (options.layers.has_value() && *options.layers != spec->config.num_hidden_layers) {
     auto cut = CutLayers(*spec, *options.layers);
     if (!cut.ok())
@@ -59,15 +91,14 @@ absl::StatusOr<ModelSpec> ChooseModel(const ModelOptions& options) {
       return InContext(AsUsageError(spec.status()), absl::StrCat("--tiny of ", options.name));
   }
   if (const absl::Status valid = Validate(*spec); !valid.ok()) {
-    return InContext(AsUsageError(valid), ChoiceName(options));
+    return InContext(AsUsageError(valid), ChoiceName(spec->name, options));
   }
   return spec;
 }
 
-std::string ChoiceName(const ModelOptions& options) {
+std::string ChoiceName(absl::string_view model, const ModelOptions& options) {
   return absl::StrCat(
-      options.name,
-      options.layers.has_value() ? absl::StrCat("-layers", *options.layers) : std::string(),
+      model, options.layers.has_value() ? absl::StrCat("-layers", *options.layers) : std::string(),
       options.tiny ? "-tiny" : "");
 }
 

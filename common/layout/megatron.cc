@@ -9,6 +9,7 @@
 #include "common/layout/layout.h"
 #include "common/model/arch/architecture.h"
 #include "common/model/arch/blocks.h"
+#include "common/model/vocabulary.h"
 
 namespace xfer {
 namespace {
@@ -17,11 +18,6 @@ constexpr absl::string_view kEmbedding = "embedding.word_embeddings.weight";
 constexpr absl::string_view kHead = "output_layer.weight";
 constexpr absl::string_view kHfEmbedding = "model.embed_tokens.weight";
 constexpr absl::string_view kHfHead = "lm_head.weight";
-
-int64_t PaddedVocabulary(const HfConfig& config, const TrainParallelism& train) {
-  const int64_t unit = int64_t{train.vocab_divisor} * train.tp;
-  return (config.vocab_size + unit - 1) / unit * unit;
-}
 
 absl::Status AddLayer(const Architecture& arch, const HfConfig& config, int64_t layer,
                       absl::string_view prefix, LayoutBuilder& builder) {
@@ -92,7 +88,7 @@ absl::StatusOr<RankLayout> MegatronLayout(const ModelSpec& spec, const TensorTab
   const int64_t experts = config.num_experts / train.ep;
   builder.SetExperts(at.ep * experts, experts);
 
-  const int64_t vocabulary = PaddedVocabulary(config, train);
+  const int64_t vocabulary = PaddedVocabulary(config.vocab_size, train);
   // An MTP layer embeds tokens itself, so its stage keeps a copy.
   if (first_stage || (last_stage && train.mtp_layers > 0)) {
     XFER_RETURN_IF_ERROR(builder.AddVocabulary(kEmbedding, kHfEmbedding, vocabulary, tensor));

@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/model/json_util.h"
 #include "common/model/model.h"
+#include "common/model/vocabulary.h"
 
 namespace xfer {
 namespace {
@@ -39,11 +40,6 @@ int64_t OddMultiple(int64_t unit, int64_t floor) {
   return unit * (times | 1);
 }
 
-int64_t PaddedVocab(int64_t vocab, const TrainParallelism& train) {
-  const int64_t unit = int64_t{train.vocab_divisor} * train.tp;
-  return (vocab + unit - 1) / unit * unit;
-}
-
 // A vocabulary that is padded for training exactly where the full one is, and by less than one
 // rank's rows.
 int64_t ShrinkVocab(const ModelSpec& spec) {
@@ -51,13 +47,13 @@ int64_t ShrinkVocab(const ModelSpec& spec) {
   const int64_t full = spec.config.vocab_size;
   const int64_t rollout_unit = Lcm({kSglangVocabUnit, spec.rollout.gpus_per_engine});
   const int64_t train_unit = int64_t{train.vocab_divisor} * train.tp;
-  if (PaddedVocab(full, train) == full) {
+  if (PaddedVocabulary(full, train) == full) {
     const int64_t unit = Lcm({rollout_unit, train_unit});
     return OddMultiple(unit, std::max(kVocab, 2 * unit + 1));  // not once a power of two
   }
   for (int64_t vocab = OddMultiple(rollout_unit, kVocab); vocab < full; vocab += rollout_unit) {
-    const int64_t padding = PaddedVocab(vocab, train) - vocab;
-    if (padding > 0 && padding * train.tp < PaddedVocab(vocab, train)) return vocab;
+    const int64_t padding = PaddedVocabulary(vocab, train) - vocab;
+    if (padding > 0 && padding * train.tp < PaddedVocabulary(vocab, train)) return vocab;
   }
   return full;
 }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/base/status.h"
 #include "common/model/json_util.h"
 #include "common/model/model.h"
@@ -23,6 +24,7 @@ constexpr absl::string_view kSpecFields[] = {
     "buffer_size_broadcast_gb",
     "transfer_timeout_s",
     "published",
+    "derived",  // what `xferctl models show` adds; it follows from the rest and is not read
 };
 
 // One row a field, for both directions.
@@ -64,9 +66,36 @@ constexpr RolloutFlag kRolloutFlags[] = {
     {"dp_lm_head", &RolloutParallelism::dp_lm_head},
 };
 
+// What the frameworks can do and xfer cannot: named, so that a profile that needs it is refused for
+// the right reason.
+struct Unsupported {
+  absl::string_view name;
+  int32_t only;  // the one value that means "not used"
+  absl::string_view what;
+};
+constexpr Unsupported kUnsupportedTrain[] = {
+    {"virtual_pp", 1, "an interleaved virtual pipeline is not supported"},
+};
+constexpr Unsupported kUnsupportedRollout[] = {
+    {"pp", 1, "pipeline parallelism in the rollout is not supported"},
+    {"redundant_experts", 0, "redundant experts are not supported"},
+};
+
 constexpr int32_t kMax = 1 << 20;
 constexpr double kMaxBufferGb = 1024;
 constexpr double kMaxPublishedMs = 1e9;
+
+absl::Status Refuse(const JsonReader& reader, absl::Span<const Unsupported> features,
+                    std::vector<absl::string_view>& known) {
+  for (const Unsupported& feature : features) {
+    known.push_back(feature.name);
+    int32_t value = feature.only;
+    if (!reader.Int32(feature.name, feature.only, feature.only, false, value).ok()) {
+      return reader.Bad(feature.name, absl::StrCat(feature.only, ": ", feature.what));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ReadTrain(const Json& json, TrainParallelism& train) {
   const JsonReader reader(json, "train");
@@ -79,6 +108,7 @@ absl::Status ReadTrain(const Json& json, TrainParallelism& train) {
     XFER_RETURN_IF_ERROR(
         reader.Int32(kLastStage, 1, kMax, true, train.last_stage_layers.emplace(0)));
   }
+  XFER_RETURN_IF_ERROR(Refuse(reader, kUnsupportedTrain, known));
   return reader.OnlyFields(known);
 }
 
@@ -93,6 +123,7 @@ absl::Status ReadRollout(const Json& json, RolloutParallelism& rollout) {
     known.push_back(flag.name);
     XFER_RETURN_IF_ERROR(reader.Bool(flag.name, rollout.*flag.member));
   }
+  XFER_RETURN_IF_ERROR(Refuse(reader, kUnsupportedRollout, known));
   return reader.OnlyFields(known);
 }
 

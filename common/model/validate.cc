@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/arch/architecture.h"
@@ -10,6 +13,7 @@ namespace xfer {
 namespace {
 
 constexpr int32_t kMaxRanks = 1 << 20;
+constexpr size_t kMaxName = 64;
 constexpr int64_t kSglangVocabUnit = 64;  // sglang rounds the vocabulary up to it
 
 // A number with the name it has in messages.
@@ -188,6 +192,19 @@ absl::Status ValidateRollout(const HfConfig& c, const RolloutParallelism& r) {
       "shared experts are split over the engine's ranks");
 }
 
+// It becomes part of the names of directories and jobs.
+absl::Status ValidateName(absl::string_view name) {
+  if (name.empty()) return absl::InvalidArgumentError("a model needs a name");
+  const bool good = name.size() <= kMaxName && name.front() != '.' &&
+                    std::all_of(name.begin(), name.end(), [](unsigned char c) {
+                      return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+                    });
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("model name \"", absl::CHexEscape(name.substr(0, kMaxName)), "\" must be 1 to ",
+                   kMaxName, " letters, digits, '.', '_' and '-', without a leading '.'"));
+}
+
 absl::Status ValidateCluster(const ModelSpec& spec) {
   XFER_RETURN_IF_ERROR(InRange({"nodes", spec.nodes}, 1, kMaxRanks));
   XFER_RETURN_IF_ERROR(InRange({"gpus_per_node", spec.gpus_per_node}, 1, 1 << 10));
@@ -209,7 +226,7 @@ absl::Status ValidateCluster(const ModelSpec& spec) {
 }  // namespace
 
 absl::Status Validate(const ModelSpec& spec) {
-  if (spec.name.empty()) return absl::InvalidArgumentError("a model needs a name");
+  XFER_RETURN_IF_ERROR(ValidateName(spec.name));
   const auto check = [&]() -> absl::Status {
     XFER_RETURN_IF_ERROR(ValidateTrain(spec.config, spec.train));
     XFER_RETURN_IF_ERROR(ValidateRollout(spec.config, spec.rollout));

@@ -25,6 +25,8 @@ class CoordinatorService final : public CoordinatorServiceBase {
                           v1::ListModelsReply* reply) override;
   grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
                         v1::Model* reply) override;
+  grpc::Status AddModel(grpc::ServerContext*, const v1::AddModelRequest* request,
+                        v1::Model* reply) override;
   // jobs.cc
   grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest* request,
                          v1::Job* reply) override;

@@ -18,6 +18,7 @@ CoordinatorState::CoordinatorState(const Coordinator::Options& opts, std::unique
               ledger.Forget(plan.id);
               for (const std::string& node : plan.nodes) sessions.ForgetPlan(node, plan.id);
             }),
+      models(store.get()),
       registry([this](const std::string& job, const RankEntry& rank,
                       const std::string& reason) { syncs.OnRankGone(job, rank, reason); },
                store.get()),
@@ -30,6 +31,7 @@ CoordinatorState::CoordinatorState(const Coordinator::Options& opts, std::unique
             store.get(), SyncRunner::Options()) {}
 
 absl::Status CoordinatorState::Restore() {
+  XFER_RETURN_IF_ERROR(models.Restore());
   XFER_RETURN_IF_ERROR(registry.Restore());
   return syncs.Restore();
 }

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/membership/membership.h"
+#include "coordinator/registry/models.h"
 #include "coordinator/registry/registry.h"
 #include "coordinator/service/session_table.h"
 #include "coordinator/store/store.h"
@@ -46,6 +47,7 @@ class CoordinatorState final : public MembershipListener {
   ConnectLedger ledger;
   SessionTable sessions;
   PlanCache plans;
+  Models models;
   Registry registry;
   Membership membership;
   SyncRunner syncs;

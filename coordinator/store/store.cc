@@ -12,7 +12,7 @@
 namespace xfer {
 namespace {
 
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
 constexpr int kApplicationId = 0x78666572;  // "xfer"
 constexpr int kBusyTimeoutMs = 2'000;
 constexpr char kNextSyncId[] = "next_sync_id";
@@ -45,6 +45,14 @@ CREATE TABLE syncs (
   id INTEGER PRIMARY KEY,
   job TEXT NOT NULL,
   info BLOB NOT NULL        -- xfer.v1.Sync
+) STRICT;
+)sql";
+
+// Since schema 2.
+constexpr char kModelsTable[] = R"sql(
+CREATE TABLE models (
+  name TEXT PRIMARY KEY,
+  info BLOB NOT NULL        -- xfer.v1.Model
 ) STRICT;
 )sql";
 
@@ -89,9 +97,11 @@ void BindBlob(SQLite::Statement& statement, int index, const std::string& bytes)
   statement.bind(index, bytes.data(), static_cast<int>(bytes.size()));
 }
 
-void MakeTables(SQLite::Database& database) {
+// Brings a file of an older `schema`, or an empty one (0), to the present one.
+void MakeTables(SQLite::Database& database, int schema) {
   SQLite::Transaction transaction(database);
-  database.exec(kTables);
+  if (schema < 1) database.exec(kTables);
+  if (schema < 2) database.exec(kModelsTable);
   database.exec(absl::StrCat("PRAGMA application_id = ", kApplicationId));
   database.exec(absl::StrCat("PRAGMA user_version = ", kSchema));
   transaction.commit();
@@ -122,7 +132,7 @@ absl::Status Prepare(SQLite::Database& database, const std::string& what) {
   database.exec("PRAGMA synchronous = FULL");
   const std::string check = database.execAndGet("PRAGMA quick_check(1)").getString();
   if (check != "ok") throw SQLite::Exception(check, SQLITE_CORRUPT);
-  if (fresh) MakeTables(database);
+  if (schema < kSchema) MakeTables(database, schema);
   return absl::OkStatus();
 }
 
@@ -251,6 +261,24 @@ absl::StatusOr<uint64_t> Store::NextSyncId() const {
     if (row.executeStep()) out = FromSql(row.getColumn(0).getInt64());
   }));
   return out;
+}
+
+absl::StatusOr<std::vector<v1::Model>> Store::Models() const {
+  std::vector<v1::Model> out;
+  XFER_RETURN_IF_ERROR(Do("reading models", [&out](SQLite::Database& database) {
+    SQLite::Statement rows(database, "SELECT info FROM models ORDER BY name");
+    while (rows.executeStep()) Read(rows.getColumn(0), out.emplace_back());
+  }));
+  return out;
+}
+
+absl::Status Store::SaveModel(const v1::Model& model) {
+  return Do("saving a model", [&model](SQLite::Database& database) {
+    SQLite::Statement insert(database, "INSERT OR REPLACE INTO models VALUES (?, ?)");
+    insert.bind(1, model.name());
+    BindBlob(insert, 2, model.SerializeAsString());
+    insert.exec();
+  });
 }
 
 absl::Status Store::ReplaceJob(const v1::Job& job) {

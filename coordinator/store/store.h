@@ -1,5 +1,5 @@
-// What a coordinator must not forget: jobs, what is known of their engines, and syncs. One SQLite
-// file.
+// What a coordinator must not forget: models that were added, jobs, what is known of their engines,
+// and syncs. One SQLite file.
 #ifndef XFER_COORDINATOR_STORE_STORE_H_
 #define XFER_COORDINATOR_STORE_STORE_H_
 
@@ -64,6 +64,11 @@ class Store {
   // Larger than the number of any sync that was ever saved, or said by SaveNextSyncId().
   absl::StatusOr<uint64_t> NextSyncId() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Those that were saved, sorted by name.
+  absl::StatusOr<std::vector<v1::Model>> Models() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Adds or replaces a model.
+  absl::Status SaveModel(const v1::Model& model) ABSL_LOCKS_EXCLUDED(mu_);
   // A new job in place of any that had its name; nothing is known of its engines.
   absl::Status ReplaceJob(const v1::Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   // NotFound: no such job.

@@ -127,6 +127,70 @@ class Cli(XferTest):
         self.assert_refused(1, ["hidden_size", "4096", "2560"], "prepare", "Qwen3-4B", "--hf-dir", other)
         self.assert_refused(1, ["nowhere"], "prepare", "Qwen3-4B", "--hf-dir", self.path("nowhere"))
 
+    def model_file(self, change=lambda spec: None):
+        """A file with a model of one's own: what `models show` prints of a preset, under another name."""
+        result = self.xferctl("models", "show", "Qwen3-4B", "--output", "json")
+        self.assert_exit(result, 0)
+        spec = json.loads(result.stdout)
+        spec["name"] = "mine"
+        change(spec)
+        with open(self.path("mine.json"), "w") as f:
+            json.dump(spec, f)
+        return self.path("mine.json")
+
+    def test_models_of_ones_own(self):
+        state = self.path("state.db")
+        coordinator, (address,) = self.start("xfer-coordinator", "--listen", "127.0.0.1:0", "--state", state)
+
+        def models(*arguments, code=0):
+            result = self.xferctl("--coordinator", address, *arguments)
+            self.assert_exit(result, code)
+            return result
+
+        def refused(texts, change):
+            self.assert_refused(1, texts, "--coordinator", address, "models", "add", self.model_file(change))
+
+        refused(["mine.json", "train.tp = 3 must divide"], lambda s: s["train"].update(tp=3, world=12))
+        refused(["MambaForCausalLM", "known are Qwen3ForCausalLM"],
+                lambda s: s["config"].update(architectures=["MambaForCausalLM"]))
+        refused(["pipeline parallelism in the rollout"], lambda s: s["rollout"].update(pp=2))
+        self.assert_refused(1, ["nothing.json"], "--coordinator", address, "models", "add", "nothing.json")
+        self.assert_refused(2, ["mine", "Qwen3-4B"], "--coordinator", address, "models", "show", "mine")
+
+        models("models", "add", self.model_file())
+        models("models", "add", self.model_file())  # just so already
+        refused(["mine", "transfer_timeout_s is 300 there and 7 here", "--replace"],
+                lambda s: s.update(transfer_timeout_s=7))
+        models("models", "add", "--replace", self.model_file(lambda s: s.update(transfer_timeout_s=7)))
+        self.end(coordinator)
+        _, (address,) = self.start("xfer-coordinator", "--listen", "127.0.0.1:0", "--state", state)
+        self.assertIn("mine", models("list").stdout)
+        shown = json.loads(models("models", "show", "mine", "--output", "json").stdout)
+        self.assertEqual(shown["transfer_timeout_s"], 7)
+        models("jobs", "create", "job", "--model", "mine", "--tiny")
+
+    def test_a_model_file_stands_for_a_model(self):
+        path = self.model_file()
+        self.assertIn("TP 2, CP 2", self.xferctl("models", "show", path).stdout)
+        self.assert_exit(self.xferctl("plan", path, "--transfers", "0"), 0)
+        result = self.xferctl("run", path, "--tiny", "--layers", "1", "--steps", "1")
+        self.assert_exit(result, 0)
+        self.assertIn("mine-layers1-tiny", result.stdout)
+        self.assert_refused(2, ["mine.json", "rollout: redundant_experts is 1"], "plan",
+                            self.model_file(lambda s: s["rollout"].update(redundant_experts=1)))
+
+    def test_models_show_says_what_follows(self):
+        result = self.xferctl("models", "show", "Kimi-K2-Instruct")
+        self.assert_exit(result, 0)
+        for text in ("8 + 8 + 8 + 8 + 8 + 8 + 8 + 5 layers, 32 ranks each", "163840", "4, 16 query heads a rank",
+                     "12, each cut in 1", "a rank of stage 7"):
+            self.assertIn(text, result.stdout)
+        derived = json.loads(self.xferctl("models", "show", "Qwen3-235B-A22B-Instruct-2507", "--output",
+                                          "json").stdout)["derived"]
+        self.assertEqual([s["layers"] for s in derived["train"]["stages"]], [24, 24, 24, 22])
+        self.assertEqual(derived["train"]["padded_vocab"], 152064)
+        self.assertEqual(derived["rollout"]["kv_head_copies"], 8)
+
     @unittest.skipUnless(os.geteuid() == 0, "needs root to mount a small tmpfs")
     def test_full_disk(self):
         mount = self.path("small")

@@ -53,18 +53,18 @@ absl::Status RunJobs(Context& context, const JobsOptions&) {
 }
 
 // The model that the job is about: as it was prepared, or as the registry has it.
-absl::StatusOr<ModelSpec> SpecOf(const CreateOptions& options) {
-  if (options.prepared.empty() == options.model.name.empty()) {
-    return UsageError("jobs create needs either --prepared DIR or --model NAME");
-  }
-  if (!options.model.name.empty()) return ChooseModel(options.model);
+absl::StatusOr<ModelSpec> SpecOf(const CreateOptions& options, CoordinatorClient& client) {
+  if (!options.model.name.empty()) return ChooseModel(options.model, &client);
   XFER_ASSIGN_OR_RETURN(const Prepared prepared, OpenPrepared(options.prepared));
   return prepared.spec;
 }
 
 absl::Status RunCreate(Context& context, const CreateOptions& options) {
-  XFER_ASSIGN_OR_RETURN(const ModelSpec spec, SpecOf(options));
+  if (options.prepared.empty() == options.model.name.empty()) {
+    return UsageError("jobs create needs either --prepared DIR or --model NAME");
+  }
   XFER_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, context.Connect());
+  XFER_ASSIGN_OR_RETURN(const ModelSpec spec, SpecOf(options, *client));
   XFER_ASSIGN_OR_RETURN(const v1::Job job, client->CreateJob(options.name, ToJson(spec)));
   if (context.json()) {
     context.Print(ToJson(job));
@@ -86,7 +86,9 @@ void AddJobsCommand(CLI::App& app, Context& context) {
   create->add_option("name", options->name, "Letters, digits, '.', '_' and '-'")->required();
   create->add_option("--prepared", options->prepared,
                      "Take the model from this prepared directory");
-  create->add_option("--model", options->model.name, "Take the model from the registry");
+  create->add_option(
+      "--model", options->model.name,
+      "Take the model from the coordinator's registry, or from a model file (*.json)");
   create->add_option("--layers", options->model.layers, "With --model: the first N layers only")
       ->type_name("N");
   create->add_flag("--tiny", options->model.tiny, "With --model: shrunk widths");

@@ -1,5 +1,6 @@
 // xferctl list: the models known.
 #include <memory>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,18 @@ namespace {
 
 struct ListOptions {};
 
+// The coordinator's where one is named, else the presets.
+absl::StatusOr<std::vector<ModelSpec>> AllModels(const Context& context) {
+  if (!context.CoordinatorGiven()) return Presets();
+  XFER_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, context.Connect());
+  XFER_ASSIGN_OR_RETURN(const v1::ListModelsReply reply, client->ListModels());
+  std::vector<ModelSpec> out;
+  for (const v1::Model& model : reply.models()) {
+    XFER_ASSIGN_OR_RETURN(out.emplace_back(), ParseModelSpec(model.spec_json()));
+  }
+  return out;
+}
+
 absl::Status RunList(Context& context, const ListOptions&) {
   nlohmann::json document = nlohmann::json::array();
   Table table({{"MODEL"},
@@ -22,7 +35,8 @@ absl::Status RunList(Context& context, const ListOptions&) {
                {"SIZE", Align::kRight},
                {"TRAINING"},
                {"ROLLOUT"}});
-  for (const ModelSpec& spec : Presets()) {
+  XFER_ASSIGN_OR_RETURN(const std::vector<ModelSpec> models, AllModels(context));
+  for (const ModelSpec& spec : models) {
     XFER_ASSIGN_OR_RETURN(const TensorTable tensors, BuildTensorTable(spec.config));
     const int32_t gpus = spec.train.world + spec.rollout.world;
     table.AddRow({spec.name, absl::StrCat(spec.nodes), absl::StrCat(gpus),
@@ -49,7 +63,9 @@ absl::Status RunList(Context& context, const ListOptions&) {
 }  // namespace
 
 void AddListCommand(CLI::App& app, Context& context) {
-  CLI::App* command = app.add_subcommand("list", "Models known, with nodes, GPUs and parallelism");
+  CLI::App* command = app.add_subcommand(
+      "list",
+      "Models known (of the coordinator where one is given), with nodes, GPUs and parallelism");
   SetAction(*command, context, std::make_shared<ListOptions>(), &RunList);
 }
 

@@ -45,7 +45,7 @@ absl::Status RunPrepare(Context& context, const PrepareFlags& flags) {
   options.synthesize = flags.synthesize;
   options.cut = !flags.hf_dir.empty() && flags.model.layers.has_value();
   options.tiny = flags.model.tiny;
-  options.out_dir = absl::StrCat(root, "/", ChoiceName(flags.model));
+  options.out_dir = absl::StrCat(root, "/", ChoiceName(options.spec.name, flags.model));
   options.seed = flags.seed;
   ProgressLine line(context.stderr_is_terminal);
   options.progress = [&line](uint64_t done, uint64_t total, absl::string_view file) {

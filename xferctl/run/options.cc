@@ -69,7 +69,7 @@ void AddRunFlags(CLI::App& command, RunFlags& flags) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   command.add_option("--bucket-size-gb", flags.bucket_size_gb,
-                     "Size of a bucket (else BUCKET_SIZE_GB, else 1)");
+                     "Size of a bucket (else BUCKET_SIZE_GB, else the model's)");
   command.add_option("--ckpt-dir", flags.ckpt_dir,
                      "Where the model is prepared (else CKPT_SAVE_DIR, else ./ckpt)");
   command.add_option("--dump-dir", flags.dump_dir, "Write what every rank holds at the end there");
@@ -111,7 +111,7 @@ absl::StatusOr<RunOptions> ResolveRunOptions(const Context& context, const RunFl
     options.job_spec.buffer_size_gb = *bucket;
     options.job_spec.buffer_size_broadcast_gb.reset();
   }
-  options.name = ChoiceName(flags.model);
+  options.name = ChoiceName(options.spec.name, flags.model);
   options.tiny = flags.model.tiny;
   XFER_ASSIGN_OR_RETURN(const std::string root,
                         StringSetting(flags.ckpt_dir, "CKPT_SAVE_DIR", "./ckpt", context.env));

@@ -7,7 +7,7 @@ namespace xfer {
 namespace {
 
 constexpr const Architecture* kArchitectures[] = {
-    &kQwen3, &kQwen3Moe, &kGlm4Moe, &kGlm4MoeLite, &kDeepseekV3, &kGlmMoeDsa,
+    &kQwen3, &kQwen3Moe, &kGlm4Moe, &kGlm4MoeLite, &kDeepseekV3, &kGlmMoeDsa, &kDeepseekV32,
 };
 
 }  // namespace

@@ -28,6 +28,7 @@ extern const Architecture kGlm4Moe;
 extern const Architecture kGlm4MoeLite;
 extern const Architecture kDeepseekV3;
 extern const Architecture kGlmMoeDsa;
+extern const Architecture kDeepseekV32;  // in kGlmMoeDsa's file
 
 }  // namespace xfer
 

@@ -213,6 +213,38 @@ TEST_F(StoreTest, RefusesWhatOthersWrote) {
   EXPECT_THAT(std::string(newer.message()), HasSubstr("newer xfer"));
 }
 
+TEST_F(StoreTest, KeepsModelsByName) {
+  v1::Model model;
+  model.set_name("mine");
+  model.set_spec_json("{\"a\": 1}");
+  ASSERT_TRUE(Open()->SaveModel(model).ok());
+  model.set_spec_json("{\"a\": 2}");
+  ASSERT_TRUE(Open()->SaveModel(model).ok());
+  v1::Model other;
+  other.set_name("a-first");
+  ASSERT_TRUE(Open()->SaveModel(other).ok());
+  const auto models = Open()->Models();
+  ASSERT_TRUE(models.ok()) << models.status();
+  ASSERT_EQ(models->size(), 2u);
+  EXPECT_EQ(models->front().name(), "a-first");
+  EXPECT_EQ(models->back().spec_json(), "{\"a\": 2}");
+}
+
+TEST_F(StoreTest, AFileOfTheFirstSchemaGetsWhatItLacks) {
+  ASSERT_TRUE(Open()->ReplaceJob(Job("job")).ok());
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database, "DROP TABLE models; PRAGMA user_version = 1", nullptr, nullptr,
+                         nullptr),
+            SQLITE_OK);
+  sqlite3_close(database);
+  v1::Model model;
+  model.set_name("mine");
+  ASSERT_TRUE(Open()->SaveModel(model).ok());
+  EXPECT_EQ(Open()->Models()->size(), 1u);
+  EXPECT_EQ(Open()->Jobs()->size(), 1u);
+}
+
 TEST_F(StoreTest, SaysWhereItCannotBe) {
   path_ = directory_ + "/none/state.db";
   const absl::Status nowhere = Store::Open(path_).status();

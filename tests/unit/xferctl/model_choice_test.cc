@@ -16,8 +16,8 @@ TEST(ChooseModelTest, TakesPresetsWholeCutAndShrunk) {
   const ModelSpec tiny = *ChooseModel({"Qwen3-4B", 4, true});
   EXPECT_EQ(tiny.config.num_hidden_layers, 4);
   EXPECT_LT(tiny.config.hidden_size, ChooseModel({"Qwen3-4B"})->config.hidden_size);
-  EXPECT_EQ(ChoiceName({"Qwen3-4B", 4, true}), "Qwen3-4B-layers4-tiny");
-  EXPECT_EQ(ChoiceName({"Qwen3-4B"}), "Qwen3-4B");
+  EXPECT_EQ(ChoiceName("Qwen3-4B", {"Qwen3-4B", 4, true}), "Qwen3-4B-layers4-tiny");
+  EXPECT_EQ(ChoiceName("Qwen3-4B", {"Qwen3-4B"}), "Qwen3-4B");
 }
 
 TEST(ChooseModelTest, EveryPresetCanBeShrunk) {

@@ -65,7 +65,7 @@ void DrawAttention(Draw& draw, const std::string& architecture, const ModelSpec&
   config["qk_nope_head_dim"] = draw(1, 5);
   config["qk_rope_head_dim"] = draw(1, 5);
   config["v_head_dim"] = draw(1, 5);
-  if (architecture == "GlmMoeDsaForCausalLM") {
+  if (architecture == "GlmMoeDsaForCausalLM" || architecture == "DeepseekV32ForCausalLM") {
     config["index_n_heads"] = draw(1, 4);
     config["index_head_dim"] = 2 * draw(1, 4);
     config["indexer_rope_interleave"] = draw.Coin();

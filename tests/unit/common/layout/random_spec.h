@@ -14,7 +14,8 @@ ModelSpec RandomSpec(const std::string& architecture, std::mt19937& rng);
 
 inline constexpr const char* kArchitectureNames[] = {
     "Qwen3ForCausalLM",       "Qwen3MoeForCausalLM",   "Glm4MoeForCausalLM",
-    "Glm4MoeLiteForCausalLM", "DeepseekV3ForCausalLM", "GlmMoeDsaForCausalLM"};
+    "Glm4MoeLiteForCausalLM", "DeepseekV3ForCausalLM", "GlmMoeDsaForCausalLM",
+    "DeepseekV32ForCausalLM"};
 
 }  // namespace xfer
 

@@ -73,6 +73,24 @@ TEST(ModelSpecJsonTest, ABadValueIsShown) {
                 "config.json: vocab_size is 0");
 }
 
+TEST(ModelSpecJsonTest, WhatIsNotSupportedIsRefusedByName) {
+  ExpectRefused(With([](json& d) { d["rollout"]["pp"] = 2; }),
+                "rollout: pp is 2; it must be 1: pipeline parallelism in the rollout");
+  ExpectRefused(With([](json& d) { d["rollout"]["redundant_experts"] = 32; }),
+                "redundant_experts is 32; it must be 0: redundant experts are not supported");
+  ExpectRefused(With([](json& d) { d["train"]["virtual_pp"] = 2; }),
+                "train: virtual_pp is 2; it must be 1: an interleaved virtual pipeline");
+  EXPECT_TRUE(With([](json& d) {
+                d["rollout"]["pp"] = 1;
+                d["rollout"]["redundant_experts"] = 0;
+                d["train"]["virtual_pp"] = 1;
+              }).ok());
+}
+
+TEST(ModelSpecJsonTest, WhatFollowsFromItIsNotRead) {
+  EXPECT_TRUE(With([](json& d) { d["derived"] = {{"padded_vocab", 3}}; }).ok());
+}
+
 TEST(ModelSpecJsonTest, TheProfileIsValidated) {
   ExpectRefused(With([](json& d) { d["train"]["ep"] = 7; }), "model GLM-4.5-Air: ");
 }

@@ -190,6 +190,15 @@ TEST(ValidateTest, Cluster) {
       "Qwen3-4B", [](ModelSpec& s) { s.name.clear(); }, "needs a name");
 }
 
+TEST(ValidateTest, NamesThatCannotNameADirectoryOrAJob) {
+  for (const char* name : {"a/b", "../up", ".hidden", "with space", "new\nline"}) {
+    ExpectRefused(
+        "Qwen3-4B", [&](ModelSpec& s) { s.name = name; }, "must be 1 to 64 letters");
+  }
+  ExpectRefused(
+      "Qwen3-4B", [](ModelSpec& s) { s.name = std::string(65, 'a'); }, "must be 1 to 64 letters");
+}
+
 TEST(ValidateTest, TheModelIsNamed) {
   ExpectRefused(
       "Qwen3-4B", [](ModelSpec& s) { s.train.tp = 0; }, "model Qwen3-4B: ");
