@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -32,73 +35,93 @@ std::string Show(absl::string_view name) {
   return name.size() > 200 ? absl::StrCat(text, "...") : text;
 }
 
-// Sees what a parsed value no longer shows: a key that stands twice in one object (the last would
-// win), and nesting that no header has. (nlohmann's parse with a callback would see it too, but
-// takes time that grows with the square of the number of tensors.)
-class StrictnessCheck final : public nlohmann::json_sax<Json> {
+// Reads a header in one pass and hands on its members one by one: a tree of a hundred thousand
+// tensors would take longer to make and to free than all the rest. Sees also what such a tree no
+// longer shows: a key that stands twice in one object (the last would win), and nesting that no
+// header has.
+class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
-  const std::string& doubled() const { return doubled_; }  // the first such key; empty: none
-  bool too_deep() const { return depth_ > kMaxDepth; }
-  const std::string& error() const { return error_; }
+  using OnMember = absl::FunctionRef<absl::Status(const std::string& name, const Json& value)>;
+  explicit HeaderReader(OnMember on_member) : on_member_(on_member) {}
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(size_t) override {
-    if (!Enter()) return false;
-    keys_[depth_].clear();
-    return true;
+  // What is wrong with the document comes before what is wrong with a member.
+  absl::Status Read(absl::string_view path, absl::string_view text) {
+    if (!Json::sax_parse(text.begin(), text.end(), this) && depth_ > kMaxDepth) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": header is nested deeper than ", kMaxDepth, " levels"));
+    }
+    if (!error_.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": header is not JSON: ", Show(error_)));
+    }
+    if (!doubled_.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": header has '", doubled_, "' twice"));
+    }
+    return member_error_;
   }
-  bool key(string_t& key) override {
-    if (!keys_[depth_].insert(key).second && doubled_.empty()) doubled_ = Show(key);
-    return true;
-  }
+
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
+  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }  // JSON as text has none
+  bool start_object(size_t) override { return Enter(Json::value_t::object); }
   bool end_object() override { return Leave(); }
-  bool start_array(size_t) override { return Enter(); }
+  bool start_array(size_t) override { return Enter(Json::value_t::array); }
   bool end_array() override { return Leave(); }
+  bool key(string_t& key) override {
+    const bool is_new = open_.empty() ? names_.insert(key).second : !open_.back()->contains(key);
+    if (!is_new && doubled_.empty()) doubled_ = Show(key);
+    (open_.empty() ? name_ : key_) = std::move(key);
+    return true;
+  }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& e) override {
     error_ = e.what();
     return false;
   }
 
  private:
-  bool Enter() { return ++depth_ <= kMaxDepth; }
-  bool Leave() {
-    --depth_;
+  // Puts a value where it stands in the present member.
+  Json& Put(Json value) {
+    if (open_.empty()) return member_ = std::move(value);
+    Json& parent = *open_.back();
+    if (parent.is_object()) return parent[key_] = std::move(value);
+    parent.push_back(std::move(value));
+    return parent.back();
+  }
+  bool Add(Json value) {
+    Put(std::move(value));
+    if (open_.empty()) EndMember();
     return true;
   }
+  bool Enter(Json::value_t type) {
+    if (++depth_ > kMaxDepth) return false;
+    if (depth_ > 1) open_.push_back(&Put(Json(type)));
+    return true;
+  }
+  bool Leave() {
+    --depth_;
+    if (open_.empty()) return true;  // the header itself
+    open_.pop_back();
+    if (open_.empty()) EndMember();
+    return true;
+  }
+  void EndMember() {
+    if (member_error_.ok()) member_error_ = on_member_(name_, member_);
+  }
 
+  const OnMember on_member_;
   int depth_ = 0;
-  absl::flat_hash_set<std::string> keys_[kMaxDepth + 1];  // of the object open at each depth
-  std::string doubled_;
+  absl::flat_hash_set<std::string> names_;
+  std::string name_;  // of the present member
+  Json member_;
+  std::vector<Json*> open_;  // objects and lists inside it that are not ended; the innermost last
+  std::string key_;          // in the innermost object
+  std::string doubled_;      // the first key that stands twice; empty: none
   std::string error_;
+  absl::Status member_error_;
 };
-
-absl::StatusOr<Json> ParseStrictly(absl::string_view path, absl::string_view text) {
-  StrictnessCheck check;
-  if (!Json::sax_parse(text.begin(), text.end(), &check) && check.too_deep()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": header is nested deeper than ", kMaxDepth, " levels"));
-  }
-  if (!check.error().empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": header is not JSON: ", Show(check.error())));
-  }
-  if (!check.doubled().empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": header has '", check.doubled(), "' twice"));
-  }
-  // Without exceptions: what was accepted above is accepted again.
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": header is not a JSON object"));
-  }
-  return json;
-}
 
 absl::StatusOr<Dims> ParseShape(const Json& tensor) {
   const auto it = tensor.find("shape");
@@ -239,19 +262,16 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view path,
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": header does not begin with '{'; is it a safetensors file?"));
   }
-  XFER_ASSIGN_OR_RETURN(const Json json, ParseStrictly(path, text));
   SafetensorsHeader header;
-  for (const auto& [name, value] : json.items()) {
-    if (name == kMetadata) {
-      XFER_RETURN_IF_ERROR(ParseMetadata(path, value, header));
-      continue;
-    }
-    SafetensorsEntry entry;
+  const auto add = [&](const std::string& name, const Json& value) -> absl::Status {
+    if (name == kMetadata) return ParseMetadata(path, value, header);
+    SafetensorsEntry& entry = header.entries.emplace_back();
     entry.name = name;
-    XFER_RETURN_IF_ERROR(Annotate(ParseEntry(value, data_bytes, entry),
-                                  absl::StrCat(path, ": tensor '", Show(name), "'")));
-    header.entries.push_back(std::move(entry));
-  }
+    return Annotate(ParseEntry(value, data_bytes, entry),
+                    absl::StrCat(path, ": tensor '", Show(name), "'"));
+  };
+  HeaderReader reader(add);
+  XFER_RETURN_IF_ERROR(reader.Read(path, text));
   std::sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
