@@ -1,16 +1,19 @@
 // Times BuildPlan() over presets at true size, and over growing worlds to show that its cost is
 // linear.
 //
-//   plan_bench [MODEL ...]     all presets and the growth series where no model is named
+//   plan_bench                 all presets, then the growth series
+//   plan_bench --growth        the growth series alone
+//   plan_bench MODEL ...       these presets
 //
-// Prints medians; "ns/piece" (of sources and destinations) staying level is what linear cost looks
-// like.
+// Prints medians of processor time. "ns/piece" (of sources and destinations) staying level is what
+// linear cost looks like; a series ends with how pieces, transfers and time have grown in it.
 #include <malloc.h>
 #include <sys/resource.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,14 +36,22 @@ void PrintHead() {
               "transfers", "copies", "input ms", "plan ms", "ns/piece", "plan MB", "ratio");
 }
 
-// Plans `spec` until a second is spent, at least three times, and prints a line.
-bool Measure(const std::string& label, const ModelSpec& spec, FanOut fan_out = FanOut::kNone) {
+struct Cost {
+  size_t pieces = 0;     // of sources and destinations
+  size_t transfers = 0;  // pieces that they have in common
+  double seconds = 0;
+};
+
+// Plans `spec` until a second is spent, at least three times, and prints a line. Nothing where it
+// cannot be planned, which is printed too.
+std::optional<Cost> Measure(const std::string& label, const ModelSpec& spec,
+                            FanOut fan_out = FanOut::kNone) {
   const double start = Seconds();
   absl::StatusOr<SpecPlanInput> input = PlanInputFromSpec(spec);
   const double made = Seconds() - start;
   if (!input.ok()) {
     std::fprintf(stderr, "%s: %s\n", label.c_str(), input.status().ToString().c_str());
-    return false;
+    return std::nullopt;
   }
   input->input.fan_out = fan_out;
   std::vector<double> times;
@@ -59,7 +70,7 @@ bool Measure(const std::string& label, const ModelSpec& spec, FanOut fan_out = F
     spent += times.back();
     if (!plan.ok()) {
       std::fprintf(stderr, "%s: %s\n", label.c_str(), plan.status().ToString().c_str());
-      return false;
+      return std::nullopt;
     }
     bytes = HeapBytes() - before;
     transfers = plan->transfers.size();
@@ -74,51 +85,83 @@ bool Measure(const std::string& label, const ModelSpec& spec, FanOut fan_out = F
               made * 1e3, median * 1e3, median * 1e9 / static_cast<double>(pieces),
               static_cast<double>(bytes) / 1e6, ratio);
   std::fflush(stdout);
-  return true;
+  return Cost{pieces, transfers, median};
 }
 
 // A preset with each kind of fan-out.
 bool MeasureFanOut(const ModelSpec& spec) {
-  bool ok = Measure(spec.name, spec);
-  ok &= Measure("  in the node", spec, FanOut::kNode);
-  ok &= Measure("  and between nodes", spec, FanOut::kRelay);
+  bool ok = Measure(spec.name, spec).has_value();
+  ok &= Measure("  in the node", spec, FanOut::kNode).has_value();
+  ok &= Measure("  and between nodes", spec, FanOut::kRelay).has_value();
   return ok;
 }
+
+// Worlds of one kind that grow, and how their cost does.
+class Series {
+ public:
+  void Add(const std::string& label, const ModelSpec& spec) {
+    const std::optional<Cost> cost = Measure(label, spec);
+    ok_ &= cost.has_value();
+    if (cost.has_value()) costs_.push_back(*cost);
+  }
+  bool End() const {
+    if (!ok_) return false;
+    const auto grown = [this](auto field) {
+      return static_cast<double>(costs_.back().*field) / static_cast<double>(costs_.front().*field);
+    };
+    std::printf("  %.1f times the pieces, %.1f times the transfers, %.1f times the time\n",
+                grown(&Cost::pieces), grown(&Cost::transfers), grown(&Cost::seconds));
+    return true;
+  }
+
+ private:
+  std::vector<Cost> costs_;
+  bool ok_ = true;
+};
 
 // One preset with more and more engines, or pipeline and expert ranks.
 bool MeasureGrowth() {
   absl::StatusOr<ModelSpec> qwen = FindPreset("Qwen3-4B");
   absl::StatusOr<ModelSpec> moe = FindPreset("Qwen3-30B-A3B");
   if (!qwen.ok() || !moe.ok()) return false;
-  bool ok = true;
-  for (int engines : {1, 4, 16, 64, 256}) {
+  Series by_engines;
+  for (int engines : {4, 16, 64, 256}) {
     ModelSpec spec = *qwen;
     spec.rollout.world = engines * spec.rollout.gpus_per_engine;
     spec.nodes = 1 + (spec.rollout.world + 7) / 8;
-    ok &= Measure("Qwen3-4B, engines " + std::to_string(engines), spec);
+    by_engines.Add("Qwen3-4B, engines " + std::to_string(engines), spec);
   }
+  bool ok = by_engines.End();
+  // Stages of equally many layers, so that more of them make a deeper model.
+  Series by_pp;
   for (int pp : {1, 2, 4, 8}) {
-    ModelSpec spec = *qwen;
+    ModelSpec spec = *moe;
+    absl::StatusOr<HfConfig> config = KeepLayers(moe->config, 6 * pp);
+    if (!config.ok()) return false;
+    spec.config = *std::move(config);
     spec.train.pp = pp;
-    spec.train.world = 4 * pp;
-    spec.train.last_stage_layers = pp == 8 ? std::optional<int32_t>(1) : std::nullopt;
-    spec.nodes = 1 + (spec.train.world + 7) / 8;
-    ok &= Measure("Qwen3-4B, PP " + std::to_string(pp), spec);
+    spec.train.world = moe->train.world * pp;
+    spec.nodes = spec.train.world / 8 + (spec.rollout.world + 7) / 8;
+    by_pp.Add("Qwen3-30B-A3B, PP " + std::to_string(pp), spec);
   }
-  for (int ep : {1, 2, 4, 8, 16, 32}) {
+  ok &= by_pp.End();
+  Series by_ep;
+  for (int ep : {8, 16, 32, 64, 128}) {
     ModelSpec spec = *moe;
     spec.train.ep = ep;
-    spec.train.world = std::max(32, ep * spec.train.pp);
+    spec.train.world = 4 * ep;
     spec.nodes = spec.train.world / 8 + (spec.rollout.world + 7) / 8;
-    ok &= Measure("Qwen3-30B-A3B, EP " + std::to_string(ep), spec);
+    by_ep.Add("Qwen3-30B-A3B, EP " + std::to_string(ep), spec);
   }
+  ok &= by_ep.End();
   return ok;
 }
 
 int Main(int argc, char** argv) {
   PrintHead();
   bool ok = true;
-  for (int i = 1; i < argc; ++i) {
+  const bool growth_alone = argc == 2 && std::string(argv[1]) == "--growth";
+  for (int i = 1; i < argc && !growth_alone; ++i) {
     absl::StatusOr<ModelSpec> spec = FindPreset(argv[i]);
     if (!spec.ok()) {
       std::fprintf(stderr, "%s\n", spec.status().ToString().c_str());
@@ -128,8 +171,8 @@ int Main(int argc, char** argv) {
   }
   if (argc == 1) {
     for (const ModelSpec& spec : Presets()) ok &= MeasureFanOut(spec);
-    ok &= MeasureGrowth();
   }
+  if (argc == 1 || growth_alone) ok &= MeasureGrowth();
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   std::printf("peak memory of the process: %.0f MB\n", static_cast<double>(usage.ru_maxrss) / 1e3);
