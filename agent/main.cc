@@ -51,7 +51,13 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "HOST:PORT of the data port (default: the host of --listen, any port)");
   app.add_option("--advertise", agent.advertise,
                  "Host by which other agents reach this node (default: the host of --listen)");
-  app.add_option("--nics", agent.nics, "Network devices used for data")->capture_default_str();
+  app.add_option("--transport", agent.transport,
+                 "Transports, e.g. local,verbs or tcp alone; auto: local, tcp, and verbs where "
+                 "there is an RDMA device")
+      ->capture_default_str();
+  app.add_option("--nics", agent.nics,
+                 "RDMA devices or ports, e.g. mlx5_0,mlx5_1:1 (default: all active ports); or a "
+                 "number: how many network devices tcp's data goes over");
   app.add_flag("--insecure", agent.insecure,
                "Allow addresses beyond loopback; anyone who reaches them can write weights");
   app.add_option("--tcp-streams", agent.tcp_streams, "TCP connections to each peer")
@@ -82,7 +88,8 @@ int Run(const Flags& flags, const EndSignals& signals) {
   }
   spdlog::info("agent of node {}: socket {}, peers at {}, data at {}, coordinator {}",
                flags.agent.node, flags.agent.socket, (*agent)->peer_address(),
-               (*agent)->data_address(), flags.agent.coordinator);
+               (*agent)->data_address().empty() ? "none" : (*agent)->data_address(),
+               flags.agent.coordinator);
   TellReady(flags.ready_fd,
             absl::StrCat("ready ", (*agent)->peer_address(), " ", (*agent)->data_address()));
   (*agent)->Stop(absl::StrCat("signal ", signals.Wait()));

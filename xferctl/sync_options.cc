@@ -14,7 +14,7 @@ void AddSyncOptions(CLI::App& command, SyncOptions& options) {
   command
       .add_option("--transport", options.transport,
                   "Use only this one; by default the best for each pair")
-      ->check(CLI::IsMember({"local", "tcp"}));
+      ->check(CLI::IsMember({"local", "verbs", "tcp"}));
 }
 
 void Apply(const SyncOptions& options, v1::TriggerSyncRequest& request) {

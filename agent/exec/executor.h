@@ -86,7 +86,7 @@ class SyncExecutor {
   absl::StatusOr<std::shared_ptr<const PlanPart>> FetchPlan(uint64_t plan_id, absl::Time deadline);
   absl::StatusOr<std::vector<PeerRoute>> PlanRoutes(const PlanPart& part, const v1::Step& step);
   absl::Status OpenLanes(SyncRun& run, std::vector<PeerRoute>& routes, absl::Time deadline);
-  size_t LanesOf(const Transport& transport) const;
+  size_t LanesOf(const Transport* transport) const;
 
   // step_hooks.cc
   void Pause(SyncRun& run, const v1::Step& step, absl::Time deadline, v1::StepResult& result);
@@ -115,7 +115,7 @@ class SyncExecutor {
   // True: everything that was to be sent and to arrive has been, or has failed.
   bool AwaitTransfers(SyncRun& run, const SenderCount& senders, absl::Time deadline);
   void FailUnsent(SyncRun& run, const absl::Status& cause);
-  void FillTransferResult(const SyncRun& run, const std::string& forced, v1::StepResult& result);
+  void FillTransferResult(const SyncRun& run, v1::StepResult& result);
   void ReportTimings(const SyncRun& run);
 
   const ExecutorOptions options_;

@@ -291,7 +291,8 @@ void PeerSender::Complete(const Completion& completion) {
   } else if (completion.finish && completion.status.ok()) {
     auto retries = retries_.find(active.transfer);
     job_->ledger->Acknowledged({active.transfer, active.start_ns, job_->clock->MonotonicNanos(),
-                                retries == retries_.end() ? 0 : retries->second, transport_});
+                                retries == retries_.end() ? 0 : retries->second, transport_,
+                                completion.by_rail});
   }
   if (active.finish_done && active.outstanding == 0) active_.erase(found);
 }

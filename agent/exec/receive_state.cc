@@ -5,6 +5,12 @@
 #include "absl/strings/str_cat.h"
 
 namespace xfer {
+namespace {
+
+// The same words for an unknown sync, transfer or secret: a stranger learns nothing.
+constexpr char kUnknown[] = "no such transfer is expected here";
+
+}  // namespace
 
 uint64_t ReceiveState::StaleWriter(const SyncReceive& sync) const {
   for (const auto& [id, other] : syncs_) {
@@ -51,13 +57,36 @@ std::shared_ptr<SyncReceive> ReceiveState::Find(const SyncKey& key) {
   return found->second;
 }
 
-absl::StatusOr<ReceiveTable::Target> ReceiveState::Enter(const SyncKey& sync, TransferId transfer) {
-  const std::shared_ptr<SyncReceive> found = Find(sync);
-  if (found == nullptr) return absl::NotFoundError("no such transfer is expected here");
-  return found->Enter(transfer);
+class ReceiveState::View final : public ReceiveTable {
+ public:
+  View(ReceiveState* state, absl::string_view transport) : state_(state), transport_(transport) {}
+
+  absl::StatusOr<Target> Enter(const SyncKey& sync, TransferId transfer) override {
+    const std::shared_ptr<SyncReceive> found = state_->Find(sync);
+    if (found == nullptr) return absl::NotFoundError(kUnknown);
+    return found->Enter(transfer);
+  }
+  void Leave(const SyncKey& sync, TransferId) override { state_->Leave(sync); }
+  void Arrived(const SyncKey& sync, TransferId transfer, uint64_t begin, uint64_t end) override {
+    if (const auto found = state_->Find(sync)) found->Arrived(transfer, begin, end);
+  }
+  absl::Status Finished(const SyncKey& sync, TransferId transfer, uint64_t digest) override {
+    const std::shared_ptr<SyncReceive> found = state_->Find(sync);
+    if (found == nullptr) return absl::NotFoundError(kUnknown);
+    return found->Finished(transfer, digest, transport_);
+  }
+
+ private:
+  ReceiveState* const state_;
+  const absl::string_view transport_;
+};
+
+ReceiveTable* ReceiveState::For(absl::string_view transport) {
+  absl::MutexLock lock(&mu_);
+  return views_.emplace_back(std::make_unique<View>(this, transport)).get();
 }
 
-void ReceiveState::Leave(const SyncKey& sync, TransferId) {
+void ReceiveState::Leave(const SyncKey& sync) {
   const std::shared_ptr<SyncReceive> found = Find(sync);
   if (found == nullptr) return;
   found->Leave();
@@ -67,16 +96,6 @@ void ReceiveState::Leave(const SyncKey& sync, TransferId) {
   left_.SignalAll();
   auto same = syncs_.find(sync.sync_id);
   if (same != syncs_.end() && same->second == found && found->ended()) syncs_.erase(same);
-}
-
-void ReceiveState::Arrived(const SyncKey& sync, TransferId transfer, uint64_t begin, uint64_t end) {
-  if (const auto found = Find(sync)) found->Arrived(transfer, begin, end);
-}
-
-absl::Status ReceiveState::Finished(const SyncKey& sync, TransferId transfer, uint64_t digest) {
-  const std::shared_ptr<SyncReceive> found = Find(sync);
-  if (found == nullptr) return absl::NotFoundError("no such transfer is expected here");
-  return found->Finished(transfer, digest);
 }
 
 }  // namespace xfer

@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "agent/exec/sync_receive.h"
@@ -17,8 +18,16 @@
 namespace xfer {
 
 // Thread-safe.
-class ReceiveState final : public ReceiveTable {
+class ReceiveState {
  public:
+  ReceiveState() = default;
+  ReceiveState(const ReceiveState&) = delete;
+  ReceiveState& operator=(const ReceiveState&) = delete;
+
+  // The table as a transport is given it, so that timings can say which one brought the bytes. It
+  // lives as long as this object. `transport` is a literal, or as long-lived.
+  ReceiveTable* For(absl::string_view transport);
+
   // From now on the sync's transfers may come. Waits first until no connection of an earlier sync
   // can still write to the same ranks. DeadlineExceeded names the earlier sync. AlreadyExists: it
   // has begun.
@@ -26,18 +35,16 @@ class ReceiveState final : public ReceiveTable {
   // Nothing new is accepted for the sync. Its memory stays pinned until the last writer has left.
   void End(uint64_t sync_id);
 
-  absl::StatusOr<Target> Enter(const SyncKey& sync, TransferId transfer) override;
-  void Leave(const SyncKey& sync, TransferId transfer) override;
-  void Arrived(const SyncKey& sync, TransferId transfer, uint64_t begin, uint64_t end) override;
-  absl::Status Finished(const SyncKey& sync, TransferId transfer, uint64_t digest) override;
-
  private:
+  class View;
+  void Leave(const SyncKey& sync);
   // Null for an unknown sync and for a wrong secret.
   std::shared_ptr<SyncReceive> Find(const SyncKey& key);
   // An ended sync that may still write where `sync` does; 0: none.
   uint64_t StaleWriter(const SyncReceive& sync) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   absl::Mutex mu_;
+  std::vector<std::unique_ptr<ReceiveTable>> views_ ABSL_GUARDED_BY(mu_);
   absl::CondVar left_;  // an ended sync has gone
   absl::flat_hash_map<uint64_t, std::shared_ptr<SyncReceive>> syncs_ ABSL_GUARDED_BY(mu_);
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -20,6 +21,18 @@ struct SentTransfer {
   int64_t end_ns = 0;     // acknowledged
   uint32_t retries = 0;
   const char* transport = "";  // a literal, or as long-lived
+  // Of a transport with several ways: which ones it took, and how many bytes went by each.
+  std::vector<std::pair<std::string, uint64_t>> by_rail;
+
+  // "tcp", "verbs mlx5_0:1+mlx5_1:1"
+  std::string route() const {
+    std::string text = transport;
+    for (const auto& [rail, bytes] : by_rail) {
+      text += by_rail.front().first == rail ? " " : "+";
+      text += rail;
+    }
+    return text;
+  }
 };
 
 struct SentByRank {
@@ -50,7 +63,10 @@ class SendLedger {
     rank.bytes += transfer.bytes;
     ++rank.transfers;
     rank.last_ns = sent.end_ns;
-    rank.bytes_by_transport[sent.transport] += transfer.bytes;
+    if (sent.by_rail.empty()) rank.bytes_by_transport[sent.transport] += transfer.bytes;
+    for (const auto& [rail, bytes] : sent.by_rail) {
+      rank.bytes_by_transport[std::string(sent.transport) + " " + rail] += bytes;
+    }
     transfers_.push_back(sent);
   }
   void Retried(int32_t rank) {

@@ -64,10 +64,10 @@ absl::Status SyncExecutor::Connect(SyncRun& run, const v1::Step& step, absl::Tim
   return OpenLanes(run, setup.routes, deadline);
 }
 
-size_t SyncExecutor::LanesOf(const Transport& transport) const {
+size_t SyncExecutor::LanesOf(const Transport* transport) const {
   // Another node is fed by several connections of one endpoint; within a node each lane is a thread
   // that takes digests.
-  if (transport.name() != "local") return 1;
+  if (transport == nullptr || transport->name() != "local") return 1;
   if (options_.local_lanes > 0) return static_cast<size_t>(options_.local_lanes);
   return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4);
 }
@@ -77,7 +77,6 @@ absl::StatusOr<std::vector<PeerRoute>> SyncExecutor::PlanRoutes(const PlanPart& 
   std::vector<PeerRoute> routes;
   for (const auto& [node, transfers] : part.sends) {
     PeerRoute& route = routes.emplace_back();
-    XFER_ASSIGN_OR_RETURN(route.transport, endpoints_->Choose(step.transport(), node));
     if (node == options_.node) {
       route.peer = endpoints_->self();
     } else {
@@ -90,7 +89,8 @@ absl::StatusOr<std::vector<PeerRoute>> SyncExecutor::PlanRoutes(const PlanPart& 
       }
       route.peer = peer->second;
     }
-    route.lanes.resize(std::min(LanesOf(*route.transport), transfers.size()));
+    XFER_ASSIGN_OR_RETURN(route.transport, endpoints_->Choose(step.transport(), route.peer));
+    route.lanes.resize(std::min(LanesOf(route.transport), transfers.size()));
     std::vector<uint64_t> load(route.lanes.size(), 0);
     for (uint32_t transfer : transfers) {
       const size_t least = std::min_element(load.begin(), load.end()) - load.begin();
@@ -104,20 +104,22 @@ absl::StatusOr<std::vector<PeerRoute>> SyncExecutor::PlanRoutes(const PlanPart& 
 absl::Status SyncExecutor::OpenLanes(SyncRun& run, std::vector<PeerRoute>& routes,
                                      absl::Time deadline) {
   struct Opening {
-    const PeerRoute* route;
+    PeerRoute* route;
     PeerRoute::Lane* lane;
   };
   std::vector<Opening> missing;
   for (PeerRoute& route : routes) {
     for (PeerRoute::Lane& lane : route.lanes) {
-      lane.endpoint = endpoints_->TakeIdle(route.peer, *route.transport);
+      if (route.transport != nullptr) {
+        lane.endpoint = endpoints_->TakeIdle(route.peer, *route.transport);
+      }
       if (lane.endpoint == nullptr) missing.push_back({&route, &lane});
     }
   }
   if (missing.empty()) return absl::OkStatus();
   // Shared with the tasks, which may outlive a wait that ends early.
   struct Results {
-    std::vector<absl::StatusOr<std::unique_ptr<Endpoint>>> endpoints;
+    std::vector<absl::StatusOr<EndpointPool::Opened>> endpoints;
     std::atomic<size_t> left;
   };
   auto results = std::make_shared<Results>();
@@ -126,7 +128,17 @@ absl::Status SyncExecutor::OpenLanes(SyncRun& run, std::vector<PeerRoute>& route
   for (size_t i = 0; i < missing.size(); ++i) {
     background_.Submit([this, results, i, deadline, self = run.shared_from_this(),
                         peer = missing[i].route->peer, transport = missing[i].route->transport] {
-      results->endpoints[i] = endpoints_->Open(peer, *transport, deadline);
+      if (transport == nullptr) {
+        results->endpoints[i] = endpoints_->OpenBest(peer, deadline);
+      } else {
+        absl::StatusOr<std::unique_ptr<Endpoint>> endpoint =
+            endpoints_->Open(peer, *transport, deadline);
+        if (endpoint.ok()) {
+          results->endpoints[i] = EndpointPool::Opened{transport, *std::move(endpoint)};
+        } else {
+          results->endpoints[i] = endpoint.status();
+        }
+      }
       results->left.fetch_sub(1);
       self->Changed();
     });
@@ -140,9 +152,10 @@ absl::Status SyncExecutor::OpenLanes(SyncRun& run, std::vector<PeerRoute>& route
   }
   absl::Status first;
   for (size_t i = 0; i < missing.size(); ++i) {
-    absl::StatusOr<std::unique_ptr<Endpoint>>& endpoint = results->endpoints[i];
+    absl::StatusOr<EndpointPool::Opened>& endpoint = results->endpoints[i];
     if (endpoint.ok()) {
-      missing[i].lane->endpoint = *std::move(endpoint);
+      missing[i].route->transport = endpoint->transport;
+      missing[i].lane->endpoint = std::move(endpoint->endpoint);
     } else {
       first.Update(
           Annotate(endpoint.status(), absl::StrCat("connecting node ", options_.node, " to node ",

@@ -26,7 +26,10 @@ constexpr absl::Duration kReportTimeout = absl::Seconds(30);
 
 // The literal for a transport's name.
 const char* LiteralOf(const Transport& transport) {
-  return transport.name() == "local" ? "local" : transport.name() == "tcp" ? "tcp" : "other";
+  for (const char* name : {"local", "verbs", "tcp"}) {
+    if (transport.name() == name) return name;
+  }
+  return "other";
 }
 
 int64_t OnAxis(int64_t own_ns, int64_t offset_ns) { return own_ns == 0 ? 0 : own_ns + offset_ns; }
@@ -155,11 +158,10 @@ void SyncExecutor::TransferAll(const RunPtr& run, const v1::Step& step, absl::Ti
     FailUnsent(*run, absl::DeadlineExceededError("not acknowledged before the deadline"));
     run->receive->FailMissing(absl::DeadlineExceededError("not arrived before the deadline"));
   }
-  FillTransferResult(*run, step.transport(), result);
+  FillTransferResult(*run, result);
 }
 
-void SyncExecutor::FillTransferResult(const SyncRun& run, const std::string& forced,
-                                      v1::StepResult& result) {
+void SyncExecutor::FillTransferResult(const SyncRun& run, v1::StepResult& result) {
   const PlanPart& part = *run.setup.part;
   const int64_t offset = link_->ClockOffsetNanos();
   *result.mutable_outcome() = ToOutcome(run.failures->first());
@@ -177,13 +179,8 @@ void SyncExecutor::FillTransferResult(const SyncRun& run, const std::string& for
     timing->set_bytes(received.bytes);
     timing->set_transfers(received.transfers);
     timing->set_digest_ns(received.digest_ns);
-    const uint64_t remote = received.bytes - received.local_bytes;
-    if (received.local_bytes > 0) {
-      (*timing->mutable_bytes_by_transport())[forced.empty() ? "local" : forced] +=
-          received.local_bytes;
-    }
-    if (remote > 0)
-      (*timing->mutable_bytes_by_transport())[forced.empty() ? "tcp" : forced] += remote;
+    timing->mutable_bytes_by_transport()->insert(received.bytes_by_transport.begin(),
+                                                 received.bytes_by_transport.end());
     last_byte = std::max(last_byte, received.last_ns);
   }
   int64_t first_byte = 0;
@@ -232,7 +229,7 @@ void SyncExecutor::ReportTimings(const SyncRun& run) {
     timing->set_start_ns(OnAxis(sent[i].start_ns, offset));
     timing->set_end_ns(OnAxis(sent[i].end_ns, offset));
     timing->set_bytes(transfer.bytes);
-    timing->set_transport(sent[i].transport);
+    timing->set_transport(sent[i].route());
     timing->set_retries(sent[i].retries);
     *timing->mutable_source() = ToProto(part.ranks[transfer.source].id);
     *timing->mutable_destination() = ToProto(part.ranks[transfer.destination].id);

@@ -168,7 +168,7 @@ absl::Status SyncReceive::Check(uint32_t index, uint64_t digest) {
   return absl::OkStatus();
 }
 
-absl::Status SyncReceive::Finished(TransferId id, uint64_t digest) {
+absl::Status SyncReceive::Finished(TransferId id, uint64_t digest, absl::string_view transport) {
   absl::StatusOr<uint32_t> index = Expected(id);
   if (!index.ok()) return index.status();
   const int32_t destination = options_.part->transfers[*index].planned.destination;
@@ -182,11 +182,11 @@ absl::Status SyncReceive::Finished(TransferId id, uint64_t digest) {
     options_.failures->FailTransfer(*index, status);
     return status;
   }
-  MarkDone(*index);
+  MarkDone(*index, transport);
   return absl::OkStatus();
 }
 
-void SyncReceive::MarkDone(uint32_t index) {
+void SyncReceive::MarkDone(uint32_t index, absl::string_view transport) {
   const Transfer& transfer = options_.part->transfers[index].planned;
   Rank& rank = ranks_[transfer.destination];
   {
@@ -195,7 +195,7 @@ void SyncReceive::MarkDone(uint32_t index) {
     rank.totals.bytes += transfer.bytes;
     ++rank.totals.transfers;
     rank.totals.last_ns = options_.clock->MonotonicNanos();
-    if (options_.part->ranks[transfer.source].local) rank.totals.local_bytes += transfer.bytes;
+    rank.totals.bytes_by_transport[std::string(transport)] += transfer.bytes;
     states_[index].done.store(true, std::memory_order_release);
   }
   bytes_done_.fetch_add(transfer.bytes, std::memory_order_relaxed);

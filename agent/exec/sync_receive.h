@@ -5,13 +5,16 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "agent/exec/plan_part.h"
@@ -30,7 +33,7 @@ struct ReceivedByRank {
   int64_t first_ns = 0;
   int64_t last_ns = 0;
   int64_t digest_ns = 0;
-  uint64_t local_bytes = 0;  // of sources on this node
+  std::map<std::string, uint64_t> bytes_by_transport;
 };
 
 // Accounts for what arrives: a transfer is done when Finished() found every byte and the same
@@ -60,7 +63,8 @@ class SyncReceive {
   absl::StatusOr<ReceiveTable::Target> Enter(TransferId id);
   void Leave();
   void Arrived(TransferId id, uint64_t begin, uint64_t end);
-  absl::Status Finished(TransferId id, uint64_t digest);
+  // `transport`: the name of the one that brought it.
+  absl::Status Finished(TransferId id, uint64_t digest, absl::string_view transport);
 
   // Refuses every Enter() from now on.
   void Close() { closed_.store(true); }
@@ -120,7 +124,7 @@ class SyncReceive {
   void Insert(uint32_t transfer, State& state, uint64_t begin, uint64_t end, uint64_t digest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
   absl::Status Check(uint32_t transfer, uint64_t digest);
-  void MarkDone(uint32_t transfer);
+  void MarkDone(uint32_t transfer, absl::string_view transport);
   // "3 of 80 transfers to engine 0 rank 1 are missing", and the first of them.
   std::string Missing(const Rank& rank, uint32_t* first) const;
   bool Writes(const RankPin& pin) const;

@@ -28,7 +28,7 @@ namespace xfer {
 // The way to one peer that CONNECT made ready.
 struct PeerRoute {
   v1::Peer peer;
-  Transport* transport = nullptr;
+  Transport* transport = nullptr;  // null: the first endpoint to be opened decides
   // Shares of the transfers to the peer, one an endpoint.
   struct Lane {
     std::unique_ptr<Endpoint> endpoint;

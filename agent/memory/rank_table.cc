@@ -1,6 +1,7 @@
 #include "agent/memory/rank_table.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status.h"
 
 namespace xfer {
@@ -26,6 +27,7 @@ absl::StatusOr<RankPin> RankTable::Make(LocalRankInfo info, std::vector<MappedRe
   RankPin rank(new LocalRank(next_id_.fetch_add(1), std::move(info), std::move(regions)),
                Deleter{transports_});
   rank->set_ready_version(ready_version);
+  const absl::Time start = absl::Now();
   for (Transport* transport : transports_) {
     for (size_t i = 0; i < rank->regions(); ++i) {
       XFER_RETURN_IF_ERROR(Annotate(transport->Register(rank->region(i)),
@@ -33,6 +35,7 @@ absl::StatusOr<RankPin> RankTable::Make(LocalRankInfo info, std::vector<MappedRe
                                                  " for transport ", transport->name())));
     }
   }
+  rank->memory_time_ = absl::Now() - start;
   return rank;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "agent/memory/mapped_region.h"
 #include "agent/transport/transport.h"
 #include "common/plan/plan.h"
@@ -48,6 +49,8 @@ class LocalRank {
     return {regions_[index].bytes().data(), regions_[index].bytes().size()};
   }
   uint64_t region_bytes() const;  // of all regions
+  // How long the transports took to register the memory.
+  absl::Duration memory_time() const { return memory_time_; }
 
   // True once it was removed: nothing new may be written to or read from it.
   bool gone() const { return gone_.load(std::memory_order_acquire); }
@@ -62,6 +65,7 @@ class LocalRank {
   const uint64_t registration_id_;
   const LocalRankInfo info_;
   const std::vector<MappedRegion> regions_;
+  absl::Duration memory_time_;  // constant once the rank is in the table
   std::atomic<bool> gone_{false};
   std::atomic<int64_t> ready_version_{0};
 };

@@ -21,8 +21,8 @@
 #include "agent/service/peers.h"
 #include "agent/service/rank_sessions.h"
 #include "agent/service/registrar.h"
-#include "agent/transport/local.h"
-#include "agent/transport/tcp.h"
+#include "agent/service/transports.h"
+#include "agent/transport/verbs/rpc_control.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
 #include "common/rpc/server.h"
@@ -85,8 +85,7 @@ class AgentImpl final : public Agent, public SessionHandler {
 
   // In the order of construction; each may use those above it.
   ReceiveState receive_;
-  std::unique_ptr<Transport> local_;
-  std::unique_ptr<TcpTransport> tcp_;
+  std::optional<Transports> transports_;
   std::optional<RankTable> ranks_;
   std::optional<PeerClient> peer_client_;
   std::optional<EndpointPool> endpoints_;
@@ -103,17 +102,18 @@ class AgentImpl final : public Agent, public SessionHandler {
 };
 
 absl::Status AgentImpl::StartTransports() {
-  LocalOptions local;
-  local.table = &receive_;
-  local_ = MakeLocalTransport(local);
-  TcpOptions tcp;
-  tcp.listen_address = options_.data_listen;
-  tcp.node = options_.node;
-  tcp.incarnation = incarnation_;
-  tcp.streams = options_.tcp_streams;
-  tcp.table = &receive_;
-  XFER_ASSIGN_OR_RETURN(tcp_, MakeTcpTransport(tcp));
-  data_address_ = WithPort(options_.advertise, tcp_->port());
+  TransportsOptions options;
+  options.transport = options_.transport;
+  options.nics = options_.nics;
+  options.node = options_.node;
+  options.incarnation = incarnation_;
+  options.data_listen = options_.data_listen;
+  options.tcp_streams = options_.tcp_streams;
+  options.verbs_control = std::make_shared<verbs::RpcControl>();
+  XFER_ASSIGN_OR_RETURN(transports_, Transports::Make(options, receive_));
+  if (transports_->tcp() != nullptr) {
+    data_address_ = WithPort(options_.advertise, transports_->tcp()->port());
+  }
   return absl::OkStatus();
 }
 
@@ -122,8 +122,10 @@ absl::Status AgentImpl::StartPeerServer() {
   self.set_node(options_.node);
   self.set_incarnation(incarnation_);
   self.set_data_address(data_address_);
-  self.add_transports("tcp");
-  peer_service_.emplace(self);
+  for (const Transport* transport : transports_->all()) {
+    if (transport->name() != "local") self.add_transports(std::string(transport->name()));
+  }
+  peer_service_.emplace(self, transports_->verbs());
   RpcServerOptions server;
   server.address = options_.listen;
   server.insecure = options_.insecure;
@@ -141,7 +143,7 @@ void AgentImpl::MakeParts() {
   session.hello.set_peer_address(peer_address_);
   session.hello.set_data_address(data_address_);
   session.hello.set_version(XFER_VERSION);
-  session.hello.set_nics(options_.nics);
+  session.hello.set_nics(transports_->nics());
   coordinator_.emplace(session);
 
   v1::Peer self;
@@ -150,11 +152,11 @@ void AgentImpl::MakeParts() {
   self.set_peer_address(peer_address_);
   self.set_data_address(data_address_);
   peer_client_.emplace(options_.node);
-  endpoints_.emplace(self, std::vector<Transport*>{local_.get(), tcp_.get()}, &*peer_client_);
+  endpoints_.emplace(self, transports_->all(), &*peer_client_);
 
   RegistrarOptions registrar;
   registrar.node = options_.node;
-  registrar.nics = options_.nics;
+  registrar.nics = transports_->nics();
   registrar.attach_time = options_.attach_time;
   registrar_.emplace(registrar, &*ranks_, fds_.get(), &*coordinator_,
                      [this](const LocalRank& rank) { executor_->RankGone(rank); });
@@ -195,7 +197,7 @@ absl::Status AgentImpl::Begin() {
   XFER_RETURN_IF_ERROR(StartTransports());
   XFER_ASSIGN_OR_RETURN(const uint64_t first_id, RandomNumber());
   // Far from wrapping, whatever it is.
-  ranks_.emplace(first_id >> 1, std::vector<Transport*>{local_.get(), tcp_.get()});
+  ranks_.emplace(first_id >> 1, transports_->all());
   XFER_RETURN_IF_ERROR(StartPeerServer());
   FdReceiverOptions fds;
   fds.path = options_.socket + ".fd";
@@ -231,6 +233,7 @@ void AgentImpl::Stop(const std::string& reason) {
   executor_->AbandonAll(absl::CancelledError(absl::StrCat("the agent stops: ", reason)));
   coordinator_->Stop(reason);
   local_server_->Shutdown(options_.stop_grace);
+  if (transports_->verbs() != nullptr) transports_->verbs()->StopReceiving();
   peer_server_->Shutdown(absl::ZeroDuration());
   registrar_->Stop();
   unlink(options_.socket.c_str());
@@ -258,13 +261,14 @@ absl::Status CheckAgentOptions(const AgentOptions& given) {
                                                    " bytes; take a multiple of ", kDigestLeafBytes,
                                                    " up to 16 MiB"));
   }
-  if (options.nics < 1 || options.tcp_streams < 1 || options.tcp_streams > 64 ||
-      options.threads < 0 || options.threads > 1024) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.nics, " NICs, ", options.tcp_streams, " TCP streams, ", options.threads,
-        " threads: there must be 1 or more NICs, 1 to 64 streams and 0 to 1024 threads"));
+  if (options.tcp_streams < 1 || options.tcp_streams > 64 || options.threads < 0 ||
+      options.threads > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.tcp_streams, " TCP streams, ", options.threads,
+                     " threads: there must be 1 to 64 streams and 0 to 1024 threads"));
   }
-  return absl::OkStatus();
+  XFER_RETURN_IF_ERROR(ParseTransports(options.transport).status());
+  return ParseNics(options.nics).status();
 }
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options) {

@@ -19,7 +19,12 @@ struct AgentOptions {
   std::string data_listen;  // HOST:PORT of the TCP data port; "": listen's host, any port
   std::string advertise;    // host that peers use; "": listen's host
   bool insecure = false;    // allows addresses beyond loopback
-  int32_t nics = 1;
+  // "auto": local, tcp, and verbs where there is a usable RDMA device; else those that are to be
+  // there, e.g. "local,verbs": verbs then has to work.
+  std::string transport = "auto";
+  // RDMA devices or ports, e.g. "mlx5_0,mlx5_1:1", or, for tcp, how many network devices carry
+  // data; "": all RDMA ports that are active, one network device.
+  std::string nics;
   int tcp_streams = 4;             // connections a peer
   int threads = 0;                 // that send; 0: by cores
   uint64_t chunk_bytes = 1 << 20;  // a multiple of 4096

@@ -26,6 +26,18 @@ absl::StatusOr<PeerIdentity> PeerClient::Identify(const v1::Peer& peer, absl::Ti
                       {reply.transports().begin(), reply.transports().end()}};
 }
 
+grpc::Status PeerAgentService::Verbs(grpc::ServerContext*, const v1::VerbsRequest* request,
+                                     v1::VerbsReply* reply) {
+  if (verbs_ == nullptr) {
+    return ToGrpc(absl::FailedPreconditionError(
+        absl::StrCat("node ", self_.node(), " does not receive by verbs")));
+  }
+  absl::StatusOr<v1::VerbsReply> answer = verbs_->Serve(*request);
+  if (!answer.ok()) return ToGrpc(answer.status());
+  *reply = *std::move(answer);
+  return grpc::Status::OK;
+}
+
 grpc::Status PeerAgentService::Identify(grpc::ServerContext*, const v1::IdentifyRequest* request,
                                         v1::IdentifyReply* reply) {
   spdlog::debug("node {} asks who is here", request->caller());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "agent/exec/interfaces.h"
+#include "agent/transport/verbs/verbs.h"
 #include "xfer/v1/agent.grpc.pb.h"
 
 namespace xfer {
@@ -22,12 +23,17 @@ class PeerClient final : public PeerIdentifier {
 
 class PeerAgentService final : public v1::PeerAgent::Service {
  public:
-  explicit PeerAgentService(v1::IdentifyReply self) : self_(std::move(self)) {}
+  // `verbs` is borrowed; null: this agent does not receive by it.
+  PeerAgentService(v1::IdentifyReply self, VerbsTransport* verbs)
+      : self_(std::move(self)), verbs_(verbs) {}
   grpc::Status Identify(grpc::ServerContext* context, const v1::IdentifyRequest* request,
                         v1::IdentifyReply* reply) override;
+  grpc::Status Verbs(grpc::ServerContext* context, const v1::VerbsRequest* request,
+                     v1::VerbsReply* reply) override;
 
  private:
   const v1::IdentifyReply self_;
+  VerbsTransport* const verbs_;
 };
 
 }  // namespace xfer

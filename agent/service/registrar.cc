@@ -144,14 +144,17 @@ absl::StatusOr<v1::RegisterRankReply> Registrar::Register(const v1::RankHeader& 
                                            " was unregistered while it registered"));
   }
   WatchAttach(rank->registration_id());
-  spdlog::info("registered {} of job {}: process {}, {} bytes in {} regions, {} pieces",
-               id.ToString(), header.job(), header.pid(), rank->region_bytes(), rank->regions(),
-               rank->info().pieces);
+  spdlog::info(
+      "registered {} of job {}: process {}, {} bytes in {} regions ({} for the transports), {} "
+      "pieces",
+      id.ToString(), header.job(), header.pid(), rank->region_bytes(), rank->regions(),
+      absl::FormatDuration(rank->memory_time()), rank->info().pieces);
   v1::RegisterRankReply reply;
   reply.set_registration_id(rank->registration_id());
   reply.set_generation(*generation);
   reply.set_model_bytes(rank->info().model_bytes);
   reply.set_pieces(rank->info().pieces);
+  reply.set_memory_ns(absl::ToInt64Nanoseconds(rank->memory_time()));
   return reply;
 }
 

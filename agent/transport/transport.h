@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -84,6 +85,9 @@ struct Completion {
   // PostRange: OK says that the source bytes may change again (and nothing about the destination).
   // PostFinish: what ReceiveTable::Finished() said on the other side.
   absl::Status status;
+  // PostFinish over a transport with several ways: the stream's bytes by the way that they went,
+  // e.g. {"mlx5_0:1", 1048576}.
+  std::vector<std::pair<std::string, uint64_t>> by_rail;
 };
 
 // A way to one peer agent. Used by one thread at a time. Destroying it abandons what is in flight;
@@ -111,7 +115,8 @@ class Endpoint {
 struct PeerAddress {
   std::string node;          // node name, for messages
   uint64_t incarnation = 0;  // of the agent process; a connection to another incarnation is refused
-  std::string data_address;  // HOST:PORT of its TCP data port
+  std::string data_address;  // HOST:PORT of its TCP data port; "": it has none
+  std::string rpc_address;   // HOST:PORT of its gRPC service for peers
 };
 
 // One kind of transport in one agent. Thread-safe. The receiving side, where there is one, runs

@@ -41,6 +41,7 @@ xfer_find_cmake(SQLiteCpp SQLiteCpp libsqlitecpp-dev)
 xfer_find_pkgconfig(GRPCPP grpc++ libgrpc++-dev)
 xfer_find_pkgconfig(XXHASH libxxhash libxxhash-dev)
 xfer_find_pkgconfig(IBVERBS libibverbs libibverbs-dev)
+xfer_find_pkgconfig(HWLOC hwloc libhwloc-dev)
 
 find_path(XFER_NLOHMANN_INCLUDE nlohmann/json.hpp)
 if(NOT XFER_NLOHMANN_INCLUDE)

@@ -45,7 +45,7 @@ absl::Status Membership::CheckConflicts(const NodeHello& hello, int64_t now) con
     for (const auto& [what, theirs, ours] :
          {std::tuple("peer address", &node.hello.peer_address, &hello.peer_address),
           std::tuple("data address", &node.hello.data_address, &hello.data_address)}) {
-      if (*theirs != *ours) continue;
+      if (*theirs != *ours || ours->empty()) continue;
       return absl::AlreadyExistsError(absl::StrCat(
           "the ", what, " ", *ours, " is taken: node ", name, " lives and advertises it, so node ",
           hello.name, " is refused; let one of the two advertise another host or port"));
@@ -101,8 +101,9 @@ absl::StatusOr<uint64_t> Membership::Join(const NodeHello& hello) {
       // Whoever is not living and stands in the way is dead: its address or name is in use by
       // another.
       for (auto& [name, node] : nodes_) {
-        if (name != hello.name && (node.hello.peer_address == hello.peer_address ||
-                                   node.hello.data_address == hello.data_address)) {
+        if (name != hello.name &&
+            (node.hello.peer_address == hello.peer_address ||
+             (!hello.data_address.empty() && node.hello.data_address == hello.data_address))) {
           Lose(node, absl::StrCat("its address is now that of node ", hello.name), changes);
         }
       }

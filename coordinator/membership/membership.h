@@ -23,7 +23,7 @@ struct NodeHello {
   std::string name;
   uint64_t incarnation = 0;  // of the process; not zero
   std::string peer_address;  // HOST:PORT
-  std::string data_address;  // HOST:PORT
+  std::string data_address;  // HOST:PORT; "": it takes no data by tcp
   std::string version;
   int32_t nics = 1;
 };

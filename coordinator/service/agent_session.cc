@@ -22,7 +22,9 @@ absl::StatusOr<NodeHello> Checked(const v1::Hello& hello) {
   XFER_RETURN_IF_ERROR(CheckName("node name", hello.node()));
   const std::string who = absl::StrCat("node ", hello.node());
   XFER_RETURN_IF_ERROR(Annotate(CheckHostPort("peer address", hello.peer_address()), who));
-  XFER_RETURN_IF_ERROR(Annotate(CheckHostPort("data address", hello.data_address()), who));
+  if (!hello.data_address().empty()) {
+    XFER_RETURN_IF_ERROR(Annotate(CheckHostPort("data address", hello.data_address()), who));
+  }
   if (hello.incarnation() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(who, ": incarnation 0 is none; take a random number at each start"));

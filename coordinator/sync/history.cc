@@ -7,6 +7,13 @@
 #include "common/rpc/convert.h"
 
 namespace xfer {
+namespace {
+
+// Agents name transports with the ports that they used: there are few, but anyone may send any.
+constexpr size_t kMaxTransports = 255;
+constexpr size_t kLongestTransport = 256;
+
+}  // namespace
 
 SyncRecord::SyncRecord(v1::Sync initial, int64_t trigger_ns)
     : id_(initial.id()), job_(initial.job()), trigger_ns_(trigger_ns), sync_(std::move(initial)) {}
@@ -34,10 +41,11 @@ void SyncRecord::SetNames(std::shared_ptr<const TransferNames> names) {
   names_ = std::move(names);
 }
 
-uint8_t SyncRecord::TransportIndex(const std::string& name) {
+uint8_t SyncRecord::TransportIndex(const std::string& full_name) {
+  const std::string name = full_name.substr(0, kLongestTransport);
   auto it = std::find(transports_.begin(), transports_.end(), name);
-  if (it == transports_.end() && transports_.size() < 16) {
-    transports_.push_back(name.substr(0, 32));
+  if (it == transports_.end() && transports_.size() < kMaxTransports) {
+    transports_.push_back(name);
     it = std::prev(transports_.end());
   }
   return static_cast<uint8_t>(it - transports_.begin());  // the end: an unknown one, told as ""

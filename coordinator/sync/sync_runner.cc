@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::Duration kMaxDeadline = absl::Hours(24);
 constexpr absl::Duration kDefaultDeadline = absl::Seconds(300);  // where the model names none
-constexpr std::array<absl::string_view, 3> kTransports = {"", "local", "tcp"};
+constexpr std::array<absl::string_view, 4> kTransports = {"", "local", "verbs", "tcp"};
 
 absl::StatusOr<SyncOptions> OptionsOf(const v1::TriggerSyncRequest& request) {
   SyncOptions options;
@@ -41,9 +41,9 @@ absl::StatusOr<SyncOptions> OptionsOf(const v1::TriggerSyncRequest& request) {
           absl::StrCat("verify ", request.verify(), " is unknown; use full, sample or none"));
   }
   if (std::find(kTransports.begin(), kTransports.end(), request.transport()) == kTransports.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("transport \"", Shorten(request.transport(), 32),
-                     "\" is unknown; use local, tcp, or none to have it chosen for each pair"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "transport \"", Shorten(request.transport(), 32),
+        "\" is unknown; use local, verbs, tcp, or none to have it chosen for each pair"));
   }
   options.transport = request.transport();
   if (request.deadline_ms() < 0 ||

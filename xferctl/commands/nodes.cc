@@ -36,7 +36,7 @@ absl::Status RunNodes(Context& context, const NodesOptions&) {
                   HumanBytes(node.registered_bytes()), absl::StrCat(node.nics()),
                   absl::StrCat(node.last_heartbeat_age_ms(), " ms ago"),
                   absl::StrCat(Millis(node.clock_offset_ns()), " ms"), node.peer_address(),
-                  node.data_address(), node.version()});
+                  node.data_address().empty() ? "-" : node.data_address(), node.version()});
   }
   context.Print(table);
   return absl::OkStatus();

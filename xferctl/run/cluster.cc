@@ -116,6 +116,11 @@ absl::Status Cluster::StartAgents(const std::string& coordinator) {
     std::vector<std::string> args = {"--coordinator", coordinator, "--node",   here_[i].node,
                                      "--socket",      SocketOf(i), "--listen", WithPort(ip, 0)};
     if (options_.insecure) args.push_back("--insecure");
+    // So the others are not even there.
+    if (!options_.sync.transport.empty()) {
+      args.insert(args.end(), {"--transport", options_.sync.transport});
+    }
+    if (!options_.nics.empty()) args.insert(args.end(), {"--nics", options_.nics});
     for (std::string& arg : LogArgs()) args.push_back(std::move(arg));
     XFER_ASSIGN_OR_RETURN(
         const Supervisor::ChildId agent,

@@ -25,6 +25,7 @@ absl::Status ResolveMachines(const RunFlags& flags, RunOptions& options) {
   options.nodes = flags.nodes;
   options.node_rank = flags.node_rank;
   options.insecure = flags.insecure;
+  options.nics = flags.nics;
   if (!flags.node_rank.has_value()) {
     if (flags.head_ip.empty()) return absl::OkStatus();
     return UsageError(
@@ -92,6 +93,9 @@ void AddRunFlags(CLI::App& command, RunFlags& flags) {
       ->capture_default_str();
   command.add_flag("--insecure", flags.insecure,
                    "Allow addresses other than loopback, without TLS");
+  command.add_option("--nics", flags.nics,
+                     "RDMA devices or ports of the agents, e.g. mlx5_0,mlx5_1:1 (else all that "
+                     "are active)");
   command
       .add_option("--deadline", flags.deadline_s,
                   "Seconds for each part of the run (registration, a sync, a check); by default "

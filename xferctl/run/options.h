@@ -33,6 +33,7 @@ struct RunFlags {
   std::string head_ip;
   int32_t port = 7300;
   bool insecure = false;
+  std::string nics;
   double deadline_s = 0;
   uint64_t seed = 0;
 };
@@ -54,6 +55,7 @@ struct RunOptions {
   std::string head_ip = "127.0.0.1";
   int32_t port = 0;  // of the coordinator; 0: any
   bool insecure = false;
+  std::string nics;         // of the agents; "": they choose
   absl::Duration deadline;  // for each part of the run: registration, a sync, a check
   uint64_t seed = 0;
   std::string log_dir;  // "": none

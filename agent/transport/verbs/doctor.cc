@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -35,6 +36,19 @@ std::string Size(uint64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1ull << 20));
 }
 
+// A kernel or driver without it says so before it looks at the descriptor, and -1 is none.
+DmaBuf ProbeDmaBuf(const Context& context) {
+  const absl::StatusOr<ProtectionDomain> pd = ProtectionDomain::Create(context);
+  if (!pd.ok()) return DmaBuf::kUnknown;
+  errno = 0;
+  ibv_mr* const region = ibv_reg_dmabuf_mr(pd->get(), 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE);
+  const int error = errno;
+  if (region != nullptr) ibv_dereg_mr(region);
+  if (region != nullptr || error == EBADF) return DmaBuf::kYes;
+  return error == EOPNOTSUPP || error == EPROTONOSUPPORT || error == ENOSYS ? DmaBuf::kNo
+                                                                            : DmaBuf::kUnknown;
+}
+
 NodeFacts::Device Examine(const std::string& name) {
   NodeFacts::Device device;
   device.name = name;
@@ -47,6 +61,7 @@ NodeFacts::Device Examine(const std::string& name) {
     return device;
   }
   device.max_region_bytes = context->attributes().max_mr_size;
+  device.dma_buf = ProbeDmaBuf(*context);
   for (uint8_t number = 1; number <= context->attributes().phys_port_cnt; ++number) {
     const absl::StatusOr<Port> port = context->QueryPort(number);
     if (!port.ok()) {
@@ -120,7 +135,54 @@ void JudgeMissing(const NodeFacts& facts, std::vector<Finding>& findings) {
   }
 }
 
+std::vector<NodeFacts::Gpu> ExamineGpus(const std::vector<NodeFacts::Device>& devices) {
+  std::vector<NodeFacts::Gpu> out;
+  const auto topology = Topology::Load();
+  if (!topology.ok()) return out;
+  for (const Topology::Gpu& gpu : (*topology)->Gpus()) {
+    NodeFacts::Gpu& facts = out.emplace_back();
+    facts.address = gpu.address;
+    facts.model = gpu.model;
+    for (const NodeFacts::Device& device : devices) {
+      facts.nics.push_back({device.name, (*topology)->OfGpu(device.name, gpu.address)});
+    }
+    std::stable_sort(facts.nics.begin(), facts.nics.end(),
+                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  }
+  return out;
+}
+
+void JudgeGpus(const NodeFacts& facts, std::vector<Finding>& findings) {
+  for (const NodeFacts::Gpu& gpu : facts.gpus) {
+    if (gpu.nics.empty() || gpu.nics.front().second != Nearness::kFar) continue;
+    findings.push_back(
+        {Severity::kWarning, absl::StrCat("every NIC is across sockets from GPU ", gpu.address),
+         "put a NIC into a slot of its socket, or expect less than the link's speed"});
+  }
+  if (facts.gpus.empty()) return;
+  for (const NodeFacts::Device& device : facts.devices) {
+    if (device.dma_buf != DmaBuf::kNo) continue;
+    findings.push_back(
+        {Severity::kWarning,
+         absl::StrCat("device ", device.name, " cannot register GPU memory by dma-buf"),
+         "use a kernel of 5.12 or later and the NIC's present driver; GPU memory "
+         "goes by way of host memory meanwhile"});
+  }
+}
+
 }  // namespace
+
+absl::string_view Name(DmaBuf support) {
+  switch (support) {
+    case DmaBuf::kYes:
+      return "yes";
+    case DmaBuf::kNo:
+      return "no";
+    case DmaBuf::kUnknown:
+      break;
+  }
+  return "unknown";
+}
 
 NodeFacts CollectFacts() {
   NodeFacts facts;
@@ -131,6 +193,7 @@ NodeFacts CollectFacts() {
   std::sort(facts.kernel_devices.begin(), facts.kernel_devices.end());
   facts.device_files = fs::exists(kDeviceFiles, error);
   for (const std::string& name : ListDevices()) facts.devices.push_back(Examine(name));
+  facts.gpus = ExamineGpus(facts.devices);
   facts.locked_memory_limit = LockedMemoryLimit();
   facts.may_lock_any = MayLockAnyMemory();
   facts.memory_bytes =
@@ -162,6 +225,7 @@ std::vector<Finding> Judge(const NodeFacts& facts) {
            "leave slow ports out of the agents' `nics`, or check cable and switch port"});
     }
   }
+  JudgeGpus(facts, findings);
   const bool limited = !facts.may_lock_any && facts.locked_memory_limit < facts.memory_bytes;
   if (!facts.devices.empty() && limited) {
     findings.push_back(
@@ -180,6 +244,7 @@ std::string Describe(const NodeFacts& facts) {
     if (device.numa_node >= 0) absl::StrAppend(&out, ", NUMA node ", device.numa_node);
     if (device.max_region_bytes > 0)
       absl::StrAppend(&out, ", regions up to ", Size(device.max_region_bytes));
+    absl::StrAppend(&out, ", dma-buf ", Name(device.dma_buf));
     absl::StrAppend(&out, "\n");
     for (size_t i = 0; i < device.ports.size(); ++i) {
       const Port& port = device.ports[i];
@@ -193,6 +258,14 @@ std::string Describe(const NodeFacts& facts) {
     }
   }
   if (facts.devices.empty()) absl::StrAppend(&out, "no RDMA device\n");
+  for (const NodeFacts::Gpu& gpu : facts.gpus) {
+    absl::StrAppend(&out, "GPU ", gpu.address, gpu.model.empty() ? "" : " ", gpu.model);
+    for (const auto& [nic, nearness] : gpu.nics) {
+      absl::StrAppend(&out, ", ", nic, " ", Describe(nearness));
+    }
+    absl::StrAppend(&out, "\n");
+  }
+  if (facts.gpus.empty()) absl::StrAppend(&out, "no GPU\n");
   absl::StrAppend(&out, "locked memory: ",
                   facts.may_lock_any ? "no limit for this user" : Size(facts.locked_memory_limit),
                   "\n");

@@ -4,11 +4,18 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "agent/transport/verbs/device.h"
+#include "agent/transport/verbs/topology.h"
 
 namespace xfer::verbs {
+
+// Whether a device can register GPU memory that comes as a dma-buf.
+enum class DmaBuf : uint8_t { kUnknown, kYes, kNo };
+absl::string_view Name(DmaBuf support);  // "unknown", "yes", "no"
 
 // What was found, without judgement.
 struct NodeFacts {
@@ -19,6 +26,12 @@ struct NodeFacts {
     int numa_node = -1;  // -1: not known
     std::vector<Port> ports;
     std::vector<std::string> interfaces;  // network interface of each port; "": none, or not known
+    DmaBuf dma_buf = DmaBuf::kUnknown;
+  };
+  struct Gpu {
+    std::string address;  // PCI
+    std::string model;
+    std::vector<std::pair<std::string, Nearness>> nics;  // the nearest first
   };
   std::vector<std::string> kernel_devices;  // that the kernel has (/sys/class/infiniband)
   std::vector<Device> devices;              // that libibverbs sees
@@ -26,6 +39,7 @@ struct NodeFacts {
   uint64_t locked_memory_limit = 0;         // bytes; UINT64_MAX: none
   bool may_lock_any = false;                // the limit does not apply to this process
   uint64_t memory_bytes = 0;                // of the node
+  std::vector<Gpu> gpus;
 };
 NodeFacts CollectFacts();
 

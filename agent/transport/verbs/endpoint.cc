@@ -50,6 +50,7 @@ VerbsEndpoint::VerbsEndpoint(const PeerAddress& peer, Shared shared, const Tunin
               connected.device,
               rails_.size(),
               connected.name,
+              shared_.rails->name(connected.port),
               std::move(connected.channel),
               std::move(connected.cq),
               {},
@@ -92,6 +93,7 @@ VerbsEndpoint::TransferState& VerbsEndpoint::StateOf(const SyncKey& sync,
   if (state == nullptr) {
     state = std::make_unique<TransferState>();
     state->key = key;
+    state->by_rail.resize(rails_.size());
     v1::VerbsTransfer request;
     request.set_sync_id(sync.sync_id);
     request.set_secret(sync.secret);
@@ -221,6 +223,10 @@ void VerbsEndpoint::FinishDone(TransferState& state, const absl::Status& status)
   completion.transfer = state.key.transfer;
   completion.finish = true;
   completion.status = status;
+  for (const Rail& rail : rails_) {
+    const uint64_t bytes = state.by_rail[rail.index];
+    if (bytes > 0) completion.by_rail.push_back({rail.short_name, bytes});
+  }
   completions_.push_back(std::move(completion));
   --finishes_;
   transfers_.erase(TransferKey(state.key));

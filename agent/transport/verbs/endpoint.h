@@ -71,6 +71,7 @@ class VerbsEndpoint final : public Endpoint {
     bool finish_sent = false;
     uint64_t digest = 0;
     absl::InlinedVector<std::pair<uint32_t, uint32_t>, 8> notices;  // queue pair -> last notice
+    absl::InlinedVector<uint64_t, 4> by_rail;                       // acknowledged bytes
   };
   // Bytes of a range that are to be written.
   struct Work {
@@ -100,8 +101,9 @@ class VerbsEndpoint final : public Endpoint {
   struct Rail {
     size_t port = 0;
     size_t device = 0;
-    size_t index = 0;  // of the connection
-    std::string name;
+    size_t index = 0;        // of the connection
+    std::string name;        // for messages
+    std::string short_name;  // the own port's, for timings
     CompletionChannel channel;
     CompletionQueue cq;
     std::vector<Pair> pairs;
@@ -121,7 +123,7 @@ class VerbsEndpoint final : public Endpoint {
   bool Progress();
   bool TakeControl();
   bool PollRail(Rail& rail);
-  void Acknowledged(Pair& pair);
+  void Acknowledged(const Rail& rail, Pair& pair);
   void Failed(Rail& rail, const ibv_wc& completion);
   void CheckPorts();
   bool PostLists();

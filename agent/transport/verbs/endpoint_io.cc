@@ -85,7 +85,7 @@ bool VerbsEndpoint::PollRail(Rail& rail) {
     }
     for (const ibv_wc& completion : *completions) {
       if (completion.status == IBV_WC_SUCCESS) {
-        Acknowledged(rail.pairs[completion.wr_id]);
+        Acknowledged(rail, rail.pairs[completion.wr_id]);
       } else {
         Failed(rail, completion);
         return true;
@@ -99,7 +99,7 @@ bool VerbsEndpoint::PollRail(Rail& rail) {
 
 // The oldest list of a queue pair is done: only the last request of each is signalled, and they
 // complete in order.
-void VerbsEndpoint::Acknowledged(Pair& pair) {
+void VerbsEndpoint::Acknowledged(const Rail& rail, Pair& pair) {
   const Sent sent = std::move(pair.sent.front());
   pair.sent.pop_front();
   pair.free += sent.requests;
@@ -113,6 +113,7 @@ void VerbsEndpoint::Acknowledged(Pair& pair) {
     } else {
       it->second = sent.notice;
     }
+    part.posted->state->by_rail[rail.index] += part.end - part.begin;
     part.posted->unacknowledged -= part.end - part.begin;
     if (part.posted->unacknowledged == 0) RangeDone(part.posted, absl::OkStatus());
   }
@@ -160,14 +161,22 @@ void VerbsEndpoint::GiveUp(Rail& rail, const std::string& why) {
   Fail(absl::UnavailableError(absl::StrCat(rail.name, ": ", why)));
 }
 
+// The connection with the fewest bytes under way; a NIC that is farther from the source than it
+// need be counts as if it had some lists more, so it takes part when the near ones are that far
+// behind.
 VerbsEndpoint::Pair* VerbsEndpoint::PickPair(Rail*& rail) {
+  const RegisteredMemory& source = *work_.front().posted->source;
   Pair* best = nullptr;
+  uint64_t least = 0;
   for (Rail& candidate : rails_) {
     if (!candidate.live) continue;
+    const uint64_t distance =
+        static_cast<uint64_t>(source.nearness(candidate.device)) * tuning_.list_bytes;
     for (Pair& pair : candidate.pairs) {
       if (pair.free == 0 || pair.bytes >= tuning_.queue_bytes) continue;
-      if (best != nullptr && pair.bytes >= best->bytes) continue;
+      if (best != nullptr && pair.bytes + distance >= least) continue;
       best = &pair;
+      least = pair.bytes + distance;
       rail = &candidate;
     }
   }

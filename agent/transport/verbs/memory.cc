@@ -36,6 +36,8 @@ absl::StatusOr<std::shared_ptr<RegisteredMemory>> RegisteredMemory::Register(
       registered->regions_.push_back(std::move(region));
     }
   }
+  // Now that its pages are there, it is known where they are.
+  registered->nearness_ = rails.NearnessTo(memory);
   return registered;
 }
 

@@ -44,6 +44,9 @@ class RegisteredMemory {
   // Of each piece, on device `device` of the rails.
   absl::Span<const Keys> keys(size_t device) const { return keys_[device]; }
 
+  // Of the memory to device `device` of the rails.
+  Nearness nearness(size_t device) const { return nearness_[device]; }
+
   // Takes the memory away from the devices; writes under way fail. Once, from one thread.
   void Drop();
   bool dropped() const { return dropped_.load(std::memory_order_acquire); }
@@ -55,6 +58,7 @@ class RegisteredMemory {
   const Memory memory_;
   const uint64_t piece_bytes_;
   std::vector<std::vector<Keys>> keys_;  // of each device, of each piece
+  std::vector<Nearness> nearness_;       // of each device
   std::vector<MemoryRegion> regions_;
   std::atomic<bool> dropped_{false};
 };

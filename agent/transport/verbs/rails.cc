@@ -49,6 +49,14 @@ absl::StatusOr<std::shared_ptr<Rails>> Rails::Open(absl::Span<const std::string>
                                             absl::StrJoin(present, ", "),
                                             "; check the link (ip link, rdma link) and its cable"));
   }
+  if (rails->devices_.size() > 1) {
+    absl::StatusOr<std::shared_ptr<const Topology>> topology = Topology::Load();
+    if (topology.ok()) {
+      rails->topology_ = *std::move(topology);
+    } else {
+      spdlog::warn("verbs: all NICs count as equally near: {}", topology.status().ToString());
+    }
+  }
   rails->stop_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!rails->stop_.valid()) return ErrnoStatus(errno, "verbs: eventfd");
   for (const Device& device : rails->devices_) {
@@ -123,6 +131,13 @@ absl::StatusOr<size_t> Rails::Find(absl::string_view device, uint8_t number) con
   }
   return absl::NotFoundError(
       absl::StrCat("verbs: port ", device, ":", number, " is none of this node's rails"));
+}
+
+std::vector<Nearness> Rails::NearnessTo(const Memory& memory) const {
+  if (topology_ == nullptr) return std::vector<Nearness>(devices_.size(), Nearness::kSameNode);
+  std::vector<std::string> names;
+  for (const Device& device : devices_) names.push_back(device.context.name());
+  return topology_->OfMemory(names, memory);
 }
 
 void Rails::Notify(int eventfd) {

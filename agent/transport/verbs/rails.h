@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "agent/transport/verbs/device.h"
 #include "agent/transport/verbs/objects.h"
+#include "agent/transport/verbs/topology.h"
 #include "common/base/unique_fd.h"
 
 namespace xfer::verbs {
@@ -35,6 +36,8 @@ class Rails {
   ~Rails();
 
   absl::Span<const Device> devices() const { return devices_; }
+  // How near each of devices() is to memory.
+  std::vector<Nearness> NearnessTo(const Memory& memory) const;
 
   size_t ports() const { return ports_.size(); }
   std::string name(size_t port) const;  // "mlx5_0:1"
@@ -64,6 +67,7 @@ class Rails {
   void HandleEvents(const Device& device);
   void SetDown(const ibv_context* context, int number, bool down);
 
+  std::shared_ptr<const Topology> topology_;  // null: not known
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<PortState>> ports_;
   UniqueFd stop_;

@@ -97,7 +97,7 @@ TEST_F(SyncReceiveTest, DoneMeansAllBytesAndTheSameDigest) {
   EXPECT_FALSE(receive_->Done(0));
   Put(10, 0, kBytes / 2);
   EXPECT_FALSE(receive_->Done(0));  // not before the sender's digest was compared
-  EXPECT_TRUE(receive_->Finished(10, digest_).ok());
+  EXPECT_TRUE(receive_->Finished(10, digest_, "tcp").ok());
   EXPECT_TRUE(receive_->Done(0));
   EXPECT_FALSE(receive_->Done(1));
   EXPECT_EQ(receive_->arrivals(), 1u);
@@ -106,13 +106,13 @@ TEST_F(SyncReceiveTest, DoneMeansAllBytesAndTheSameDigest) {
   EXPECT_TRUE(receive_->Complete(1).ok());
   EXPECT_FALSE(receive_->Complete(2).ok());
   Put(11, 0, kOdd);
-  EXPECT_TRUE(receive_->Finished(11, digest_).ok());
+  EXPECT_TRUE(receive_->Finished(11, digest_, "tcp").ok());
   EXPECT_TRUE(receive_->Settled());
 }
 
 TEST_F(SyncReceiveTest, MissingBytesFailTheEngineOnly) {
   Put(10, 0, kBytes / 2);
-  const absl::Status status = receive_->Finished(10, digest_);
+  const absl::Status status = receive_->Finished(10, digest_, "tcp");
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("a.weight from trainer 0 (node a) to engine 0 rank 0 (node b)"));
@@ -131,7 +131,7 @@ TEST_F(SyncReceiveTest, MissingBytesFailTheEngineOnly) {
 TEST_F(SyncReceiveTest, DamagedBytesAreFound) {
   Put(10, 0, kBytes / 2, /*damaged=*/true);
   Put(10, kBytes / 2, kOdd);
-  const absl::Status status = receive_->Finished(10, digest_);
+  const absl::Status status = receive_->Finished(10, digest_, "tcp");
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("digest"));
 }
@@ -139,9 +139,9 @@ TEST_F(SyncReceiveTest, DamagedBytesAreFound) {
 TEST_F(SyncReceiveTest, WithoutVerifyOnlyArrivalCounts) {
   Make(v1::VERIFY_NONE);
   Put(10, 0, kBytes / 2, /*damaged=*/true);
-  EXPECT_TRUE(absl::IsDataLoss(receive_->Finished(10, 0)));
+  EXPECT_TRUE(absl::IsDataLoss(receive_->Finished(10, 0, "tcp")));
   Put(11, 0, kOdd, /*damaged=*/true);
-  EXPECT_TRUE(receive_->Finished(11, 0).ok());
+  EXPECT_TRUE(receive_->Finished(11, 0, "tcp").ok());
 }
 
 TEST_F(SyncReceiveTest, ARepeatedTransferCountsItsLastAttempt) {
@@ -151,10 +151,10 @@ TEST_F(SyncReceiveTest, ARepeatedTransferCountsItsLastAttempt) {
   Put(10, 0, 3 * kDigestLeafBytes);
   Put(10, 3 * kDigestLeafBytes, kBytes / 2 + kDigestLeafBytes);
   Put(10, kBytes / 2 + kDigestLeafBytes, kOdd);
-  EXPECT_TRUE(receive_->Finished(10, digest_).ok());
+  EXPECT_TRUE(receive_->Finished(10, digest_, "tcp").ok());
   // And once more, after its acknowledgement was lost.
   Put(10, 0, kOdd);
-  EXPECT_TRUE(receive_->Finished(10, digest_).ok());
+  EXPECT_TRUE(receive_->Finished(10, digest_, "tcp").ok());
   EXPECT_EQ(receive_->arrivals(), 1u);
   EXPECT_EQ(receive_->Totals()[0].transfers, 1u);
 }
@@ -162,7 +162,7 @@ TEST_F(SyncReceiveTest, ARepeatedTransferCountsItsLastAttempt) {
 TEST_F(SyncReceiveTest, PartsOfOlderRangesStayCounted) {
   Put(10, 0, kOdd);
   Put(10, kDigestLeafBytes, 2 * kDigestLeafBytes);  // splits the first
-  EXPECT_TRUE(receive_->Finished(10, digest_).ok());
+  EXPECT_TRUE(receive_->Finished(10, digest_, "tcp").ok());
 }
 
 TEST_F(SyncReceiveTest, ClosedTakesNothing) {
@@ -201,25 +201,27 @@ TEST_F(SyncReceiveTest, ArrivalsOffTheLeavesAreAnError) {
 
 TEST_F(SyncReceiveTest, TheTableWantsTheSecret) {
   ReceiveState state;
+  ReceiveTable& table = *state.For("tcp");
   ASSERT_TRUE(state.Begin(receive_, absl::Now()).ok());
-  EXPECT_TRUE(state.Enter(kKey, 10).ok());
-  const absl::Status secret = state.Enter({kKey.sync_id, kKey.secret + 1}, 10).status();
-  const absl::Status sync = state.Enter({kKey.sync_id + 1, kKey.secret}, 10).status();
-  const absl::Status transfer = state.Enter(kKey, 99).status();
+  EXPECT_TRUE(table.Enter(kKey, 10).ok());
+  const absl::Status secret = table.Enter({kKey.sync_id, kKey.secret + 1}, 10).status();
+  const absl::Status sync = table.Enter({kKey.sync_id + 1, kKey.secret}, 10).status();
+  const absl::Status transfer = table.Enter(kKey, 99).status();
   EXPECT_TRUE(absl::IsNotFound(secret));
   EXPECT_EQ(secret, sync);
   EXPECT_EQ(secret, transfer);
-  EXPECT_TRUE(absl::IsNotFound(state.Finished({kKey.sync_id, 0}, 10, 0)));
+  EXPECT_TRUE(absl::IsNotFound(table.Finished({kKey.sync_id, 0}, 10, 0)));
   EXPECT_TRUE(absl::IsAlreadyExists(state.Begin(receive_, absl::Now())));
 }
 
 TEST_F(SyncReceiveTest, AnEndedSyncKeepsItsMemoryForItsLastWriter) {
   ReceiveState state;
+  ReceiveTable& table = *state.For("tcp");
   ASSERT_TRUE(state.Begin(receive_, absl::Now()).ok());
-  auto target = state.Enter(kKey, 10);
+  auto target = table.Enter(kKey, 10);
   ASSERT_TRUE(target.ok());
   state.End(kKey.sync_id);
-  EXPECT_TRUE(absl::IsFailedPrecondition(state.Enter(kKey, 10).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(table.Enter(kKey, 10).status()));
   // Another sync of the same rank must not begin while the old one may still write.
   const std::shared_ptr<SyncReceive> old = receive_;
   const std::weak_ptr<LocalRank> memory = pins_[1];
@@ -235,9 +237,9 @@ TEST_F(SyncReceiveTest, AnEndedSyncKeepsItsMemoryForItsLastWriter) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("sync 5"));
   target->memory.base[0] = std::byte{1};
-  state.Leave(kKey, 10);
+  table.Leave(kKey, 10);
   EXPECT_TRUE(state.Begin(std::make_shared<SyncReceive>(options), absl::Now()).ok());
-  EXPECT_TRUE(absl::IsNotFound(state.Enter(kKey, 10).status()));
+  EXPECT_TRUE(absl::IsNotFound(table.Enter(kKey, 10).status()));
 }
 
 }  // namespace

@@ -166,14 +166,14 @@ TestNode::TestNode(TestCluster* cluster, std::string name, const FaultPlan& faul
   tcp_options.incarnation = incarnation;
   tcp_options.streams = 2;
   tcp_options.io_threads = 1;
-  tcp_options.table = &receive;
+  tcp_options.table = receive.For("tcp");
   absl::StatusOr<std::unique_ptr<TcpTransport>> made = MakeTcpTransport(tcp_options);
   EXPECT_TRUE(made.ok()) << made.status();
   tcp_port = made->get();
   tcp = WithFaults(*std::move(made), faults);
   LocalOptions local_options;
   local_options.threads = 2;
-  local_options.table = &receive;
+  local_options.table = receive.For("local");
   local = WithFaults(MakeLocalTransport(local_options), faults);
   const std::vector<Transport*> transports = {local.get(), tcp.get()};
   ranks = std::make_unique<RankTable>(1, transports);
