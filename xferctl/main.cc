@@ -39,6 +39,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddCancelCommand(app, context);
   AddTimingsCommand(app, context);
   AddPlanCommand(app, context);
+  AddDoctorCommand(app, context);
   AddVersionCommand(app, context);
 }
 

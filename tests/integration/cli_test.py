@@ -50,6 +50,39 @@ class Cli(XferTest):
         self.assert_refused(2, ["--insecure"], "run", "Qwen3-4B", "--tiny", "--layers", "1", "--nodes", "2",
                             "--node-rank", "0", "--head-ip", "192.0.2.1")
 
+    def test_doctor_says_what_a_node_without_rdma_lacks(self):
+        if os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"):
+            self.skipTest("this machine has an RDMA device")
+        result = self.xferctl("doctor", "--output", "json")
+        self.assert_exit(result, 1)
+        document = json.loads(result.stdout)
+        self.assertFalse(document["usable"])
+        self.assertEqual(document["devices"], [])
+        self.assertIn("the kernel has no RDMA device", document["findings"][0]["what"])
+        self.assertIn("modprobe", document["findings"][0]["remedy"])
+        result = self.xferctl("doctor")
+        self.assert_exit(result, 1)
+        self.assertIn("no GPU" if "GPU " not in result.stdout else "GPU ", result.stdout)
+        self.assertIn("to mend it", result.stdout)
+        result = self.xferctl("doctor", "--peer", "127.0.0.1:1", "--timeout", "1")
+        self.assert_exit(result, 1)
+        self.assertIn("no agent answers at 127.0.0.1:1", result.stdout)
+
+    def test_an_agent_that_must_use_rdma_says_what_is_missing(self):
+        if os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"):
+            self.skipTest("this machine has an RDMA device")
+        common = ["xfer-agent", "--coordinator", "127.0.0.1:1", "--node", "n", "--socket", self.path("a.sock")]
+        for arguments, code, texts in (
+                (["--transport", "verbs"], 1, ["no RDMA device", "xferctl doctor"]),
+                (["--nics", "mlx5_0"], 1, ["no RDMA device", "--nics"]),
+                (["--transport", "pigeon"], 2, ["pigeon", "verbs"]),
+                (["--nics", "0"], 2, ["--nics 0"]),
+                (["--nics", "mlx5_0:x"], 2, ["mlx5_0:x"])):
+            result = self.run_program(*common, *arguments)
+            self.assert_exit(result, code)
+            for text in texts:
+                self.assertIn(text, result.stderr)
+
     def test_list_is_sorted_and_complete(self):
         result = self.xferctl("list", "--output", "json")
         self.assert_exit(result, 0)

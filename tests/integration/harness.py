@@ -148,11 +148,12 @@ class Cluster:
     """A coordinator, agents and emulated ranks, each a process of its own, for one job."""
 
     def __init__(self, test, model="Qwen3-4B", layers=2, tiny=True, last_version=9, prefixes=(),
-                 hosts=("127.0.0.1", "127.0.0.1"), check="full", coordinator_args=(), agent_args=()):
+                 hosts=("127.0.0.1", "127.0.0.1"), check="full", coordinator_args=(), agent_args=(), node_args=((), ())):
         self.test = test
         self.prefixes = prefixes or ((), ())
         self.hosts = hosts
         self.agent_args = list(agent_args)
+        self.node_args = node_args  # of each node's agent
         self.insecure = [] if all(h.startswith("127.") for h in hosts) else ["--insecure"]
         arguments = ["prepare", model, "--synthesize", "--ckpt-dir", test.path("ckpt"), "--layers",
                      str(layers), "--output", "json"] + (["--tiny"] if tiny else [])
@@ -186,7 +187,7 @@ class Cluster:
         self.agents[node], _ = self.test.start(
             "xfer-agent", "--coordinator", self.address, "--node", "node%d" % node, "--socket",
             self.test.path("agent%d.sock" % node), "--listen", self.hosts[node] + ":0", *self.insecure,
-            *self.agent_args, prefix=self.prefixes[node])
+            *self.agent_args, *self.node_args[node], prefix=self.prefixes[node])
 
     def start_ranks(self, node, *which):
         process, _ = self.test.start(

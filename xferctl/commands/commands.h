@@ -23,6 +23,7 @@ void AddSyncsCommand(CLI::App& app, Context& context);
 void AddCancelCommand(CLI::App& app, Context& context);
 void AddTimingsCommand(CLI::App& app, Context& context);
 void AddPlanCommand(CLI::App& app, Context& context);
+void AddDoctorCommand(CLI::App& app, Context& context);
 void AddVersionCommand(CLI::App& app, Context& context);
 
 }  // namespace xfer
