@@ -222,6 +222,7 @@ absl::StatusOr<bool> PeerSender::PostChunk() {
     range.source.base = reinterpret_cast<std::byte*>(
         reinterpret_cast<uintptr_t>(chunk_.staging.get()) - range.begin);
     range.source.bytes = planned.bytes;
+    range.unregistered = true;
   }
   absl::Status status = endpoint_->PostRange(range);
   if (absl::IsUnavailable(status)) return false;  // full; if it is broken, Poll() says so

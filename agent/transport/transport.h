@@ -75,6 +75,9 @@ struct SendRange {
   Memory source;                       // source region; valid until completed
   uint64_t begin = 0;                  // of the stream; a multiple of kDigestLeafBytes
   uint64_t end = 0;                    // likewise, or the stream's end
+  // The source is a buffer of the sender's own, of which only [begin, end) is there: it was never
+  // registered, and a transport that needs that does it for this range.
+  bool unregistered = false;
 };
 
 // What became of a posted range or finish.

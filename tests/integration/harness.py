@@ -148,7 +148,8 @@ class Cluster:
     """A coordinator, agents and emulated ranks, each a process of its own, for one job."""
 
     def __init__(self, test, model="Qwen3-4B", layers=2, tiny=True, last_version=9, prefixes=(),
-                 hosts=("127.0.0.1", "127.0.0.1"), check="full", coordinator_args=(), agent_args=(), node_args=((), ())):
+                 hosts=("127.0.0.1", "127.0.0.1"), check="full", coordinator_args=(), agent_args=(),
+                 node_args=((), ())):
         self.test = test
         self.prefixes = prefixes or ((), ())
         self.hosts = hosts

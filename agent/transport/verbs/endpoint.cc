@@ -130,8 +130,11 @@ absl::Status VerbsEndpoint::AddRange(TransferState& state, const SendRange& rang
     return absl::InvalidArgumentError(
         absl::StrCat("a range of transfer ", range.transfer->id, " was posted after its finish"));
   }
-  XFER_ASSIGN_OR_RETURN(std::shared_ptr<RegisteredMemory> source,
-                        shared_.memory->Find(range.source));
+  XFER_ASSIGN_OR_RETURN(
+      std::shared_ptr<RegisteredMemory> source,
+      range.unregistered
+          ? shared_.memory->AddUnlisted({range.source.base + range.begin, range.end - range.begin})
+          : shared_.memory->Find(range.source));
   if (!AddInterval(state.ranges, range.begin, range.end)) {
     return absl::InvalidArgumentError(absl::StrCat("range [", range.begin, ", ", range.end,
                                                    ") of transfer ", range.transfer->id,

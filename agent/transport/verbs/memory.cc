@@ -93,6 +93,14 @@ absl::Status MemoryTable::Add(const Memory& memory) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::shared_ptr<RegisteredMemory>> MemoryTable::AddUnlisted(
+    const Memory& memory) const {
+  absl::StatusOr<std::shared_ptr<RegisteredMemory>> registered =
+      RegisteredMemory::Register(*rails_, memory, piece_bytes_, relaxed_ordering_);
+  if (registered.ok()) return registered;
+  return Annotate(registered.status(), absl::StrCat("verbs: cannot register ", Range(memory)));
+}
+
 std::shared_ptr<RegisteredMemory> MemoryTable::Remove(const Memory& memory) {
   std::shared_ptr<RegisteredMemory> region;
   {

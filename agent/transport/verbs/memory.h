@@ -72,6 +72,9 @@ class MemoryTable {
 
   // AlreadyExists where it overlaps memory that is registered.
   absl::Status Add(const Memory& memory);
+  // Memory for one range, which is not in the table; dropped with the object. It may share pages
+  // with what others have registered.
+  absl::StatusOr<std::shared_ptr<RegisteredMemory>> AddUnlisted(const Memory& memory) const;
   // Drops the memory that starts there; the object, if there was one.
   std::shared_ptr<RegisteredMemory> Remove(const Memory& memory);
   // The one that holds all of `memory`. FailedPrecondition names the range.

@@ -85,6 +85,34 @@ class VerbsFakeTest : public ::testing::Test {
   std::vector<Completion> done_;
 };
 
+TEST_F(VerbsFakeTest, ARangeOfABufferThatWasNotRegisteredIsSentAndForgotten) {
+  for (uint64_t begin = 0; begin < transfer_.bytes; begin += 512 << 10) {
+    const std::vector<std::byte> staged(
+        source_.begin() + static_cast<ptrdiff_t>(begin),
+        source_.begin() + static_cast<ptrdiff_t>(begin + (512 << 10)));
+    SendRange range;
+    range.sync = kSync;
+    range.transfer = &transfer_;
+    // As if the whole stream lay around it.
+    range.source = {
+        reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(staged.data()) - begin),
+        transfer_.bytes};
+    range.begin = begin;
+    range.end = begin + (512 << 10);
+    EXPECT_EQ(endpoint_->PostRange(range).code(), absl::StatusCode::kFailedPrecondition);
+    range.unregistered = true;
+    ASSERT_EQ(Post(*endpoint_, range, done_), absl::OkStatus());
+    const size_t before = done_.size();
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (done_.size() == before && absl::Now() < deadline) {
+      ASSERT_EQ(endpoint_->Poll(absl::Milliseconds(10), done_), absl::OkStatus());
+    }
+  }
+  ASSERT_EQ(endpoint_->PostFinish(kSync, transfer_, SourceDigest(transfer_, source_)),
+            absl::OkStatus());
+  ExpectWhole();
+}
+
 TEST_F(VerbsFakeTest, BothRailsCarryTheBytes) {
   const uint64_t before = fake_ibverbs::Requests("rxe0a");
   ASSERT_EQ(Send(), absl::OkStatus());
