@@ -97,7 +97,6 @@ class FaultyEndpoint final : public Endpoint {
 
   const std::shared_ptr<Faults> faults_;
   const std::string peer_;
-  bool broken_ = false;
   std::vector<std::unique_ptr<CorruptCopy>> copies_;  // kept until the wrapped endpoint has gone
   absl::flat_hash_set<TransferId> lost_;  // transfers whose finish is not to be answered
   std::deque<Delayed> delayed_;           // in order of `due`

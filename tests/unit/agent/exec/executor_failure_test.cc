@@ -255,7 +255,7 @@ TEST_F(ExecutorFailureTest, TheEndCutsATransferShort) {
   EXPECT_THAT(result.outcome().message(), HasSubstr("cancelled by a person"));
   EXPECT_TRUE(b().hooks.AwaitCalls(HookKind::kResume, 2));
   // Nothing of it is accepted any more.
-  EXPECT_FALSE(b().receive.Enter({1, 1001}, 10).ok());
+  EXPECT_FALSE(b().receive.For("local")->Enter({1, 1001}, 10).ok());
   cluster_.SendStep("bb", cluster_.MakeStep(1, v1::STEP_KIND_COMMIT));
   EXPECT_EQ(CodeOf(b().link.Await(1, v1::STEP_KIND_COMMIT).outcome()),
             absl::StatusCode::kFailedPrecondition);
@@ -280,7 +280,7 @@ TEST_F(ExecutorFailureTest, AfterABrokenSessionOnlyResumeIsLeft) {
   cluster_.SendStep("bb", cluster_.MakeStep(1, v1::STEP_KIND_TRANSFER));
   b().executor->SessionBroken(absl::UnavailableError("session broke"));
   b().link.Await(1, v1::STEP_KIND_TRANSFER, absl::Seconds(5));
-  EXPECT_FALSE(b().receive.Enter({1, 1001}, 10).ok());
+  EXPECT_FALSE(b().receive.For("local")->Enter({1, 1001}, 10).ok());
   cluster_.SendStep("bb", cluster_.MakeStep(1, v1::STEP_KIND_COMMIT));
   EXPECT_NE(b().link.Await(1, v1::STEP_KIND_COMMIT).outcome().code(), 0);
   cluster_.SendStep("bb", cluster_.MakeStep(1, v1::STEP_KIND_RESUME));
