@@ -209,10 +209,9 @@ absl::StatusOr<PinnedBuffer> PinnedPool::Take(uint64_t bytes) {
     }
     if (buffer.data == nullptr) {
       if (total_ + bytes > limit_) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("all ", limit_,
-                         " bytes of GPU staging memory are in use; give the agent more "
-                         "with --gpu-staging-mib"));
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "all ", limit_,
+            " bytes of GPU staging memory are in use; raise GpuOptions::staging_bytes"));
       }
       total_ += bytes;
     }

@@ -72,7 +72,7 @@ int Main() {
   auto* const from = static_cast<std::byte*>(a);
   auto* const to = static_cast<std::byte*>(b);
   Transfer whole;
-  whole.copies.push_back({0, 0, kBytes, {}});
+  whole.copies.emplace_back().run = kBytes;
   whole.bytes = kBytes;
   const auto copy = [&](const Transfer& transfer) {
     return 2.0 * transfer.bytes / Seconds([&] {

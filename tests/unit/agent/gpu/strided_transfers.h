@@ -45,7 +45,12 @@ inline std::vector<StridedCase> StridedCases() {
                                  {2 << 20, 1 << 20, 40'960, {{20, 81'920, 40'960}}}});
   cases.push_back({"several copies", several});
   std::vector<Copy> many;
-  for (uint64_t i = 0; i < 300; ++i) many.push_back({i * 8'000, i * 5'000, 4'992 - i % 3 * 16, {}});
+  for (uint64_t i = 0; i < 300; ++i) {
+    Copy& copy = many.emplace_back();
+    copy.source_offset = i * 8'000;
+    copy.destination_offset = i * 5'000;
+    copy.run = 4'992 - i % 3 * 16;
+  }
   cases.push_back({"many copies", TransferOf(many)});
   return cases;
 }
