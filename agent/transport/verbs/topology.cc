@@ -66,6 +66,11 @@ absl::string_view Describe(Nearness nearness) {
 
 absl::StatusOr<std::shared_ptr<const Topology>> Topology::Finish(hwloc_topology* topology) {
   std::shared_ptr<const Topology> made(new Topology(topology));
+  // PCI devices, GPUs among them, are found through sysfs. The plugins that ask other libraries for
+  // more about them take memory, and load drivers, that they never give back.
+  for (const char* plugin : {"cuda", "gl", "levelzero", "nvml", "opencl", "pci", "rsmi"}) {
+    hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugin);
+  }
   if (hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_ALL) != 0 ||
       hwloc_topology_load(topology) != 0) {
     return absl::FailedPreconditionError(
