@@ -1,10 +1,9 @@
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/plain_name.h"
 #include "common/base/status.h"
 #include "common/model/arch/architecture.h"
 #include "common/model/model.h"
@@ -13,7 +12,6 @@ namespace xfer {
 namespace {
 
 constexpr int32_t kMaxRanks = 1 << 20;
-constexpr size_t kMaxName = 64;
 constexpr int64_t kSglangVocabUnit = 64;  // sglang rounds the vocabulary up to it
 
 // A number with the name it has in messages.
@@ -195,14 +193,10 @@ absl::Status ValidateRollout(const HfConfig& c, const RolloutParallelism& r) {
 // It becomes part of the names of directories and jobs.
 absl::Status ValidateName(absl::string_view name) {
   if (name.empty()) return absl::InvalidArgumentError("a model needs a name");
-  const bool good = name.size() <= kMaxName && name.front() != '.' &&
-                    std::all_of(name.begin(), name.end(), [](unsigned char c) {
-                      return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-                    });
-  if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("model name \"", absl::CHexEscape(name.substr(0, kMaxName)), "\" must be 1 to ",
-                   kMaxName, " letters, digits, '.', '_' and '-', without a leading '.'"));
+  if (IsPlainName(name) && name.front() != '.') return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model name \"", absl::CHexEscape(name.substr(0, kMaxPlainName)), "\" must be 1 to ",
+      kMaxPlainName, " letters, digits, '.', '_' and '-', without a leading '.'"));
 }
 
 absl::Status ValidateCluster(const ModelSpec& spec) {

@@ -6,10 +6,10 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/plain_name.h"
 
 namespace xfer {
 namespace {
-constexpr size_t kMaxName = 64;
 constexpr size_t kMaxHost = 255;
 }  // namespace
 
@@ -19,13 +19,9 @@ std::string Shorten(absl::string_view text, size_t bytes) {
 }
 
 absl::Status CheckName(absl::string_view what, absl::string_view name) {
-  const bool good = !name.empty() && name.size() <= kMaxName &&
-                    std::all_of(name.begin(), name.end(), [](unsigned char c) {
-                      return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-                    });
-  if (good) return absl::OkStatus();
+  if (IsPlainName(name)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the ", what, " \"", absl::CHexEscape(Shorten(name, kMaxName)),
+      absl::StrCat("the ", what, " \"", absl::CHexEscape(Shorten(name, kMaxPlainName)),
                    "\" is not 1 to 64 letters, digits, '.', '_' and '-'"));
 }
 

@@ -4,18 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "common/model/model.h"
-#include "tests/unit/coordinator/scripted_agent.h"
+#include "tests/unit/coordinator/coordinator_fixture.h"
 
 #if defined(__SANITIZE_THREAD__)
 // Debian's gRPC is not instrumented: ThreadSanitizer does not see how it orders one reaction of a
@@ -40,143 +36,6 @@ constexpr bool kSanitized = false;
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr RankId kTrainer{Role::kTrainer, 0, 0};
-constexpr RankId kRollout{Role::kRollout, 0, 0};
-
-// One trainer and one engine of one rank; the model is a shrunken preset.
-ModelSpec TinySpec() {
-  ModelSpec spec = *Shrink(*FindPreset("Qwen3-4B"));
-  spec.config = *KeepLayers(spec.config, 1);
-  spec.train = TrainParallelism();
-  spec.rollout = RolloutParallelism();
-  return spec;
-}
-
-// All of the model, row by row, in one region.
-Manifest WholeModel(const ModelSpec& spec) {
-  const TensorTable table = *BuildTensorTable(spec.config);
-  Manifest manifest;
-  uint64_t offset = 0;
-  for (TensorId id = 0; id < table.size(); ++id) {
-    const TensorInfo& tensor = table[id];
-    Piece piece;
-    piece.tensor = id;
-    piece.box = Box::Whole(tensor.shape);
-    piece.dtype = tensor.dtype;
-    piece.offset = offset;
-    piece.strides = Dims(tensor.shape.size(), SizeOf(tensor.dtype));
-    for (size_t d = tensor.shape.size() - 1; d > 0; --d) {
-      piece.strides[d - 1] = piece.strides[d] * tensor.shape[d];
-    }
-    offset += static_cast<uint64_t>(tensor.bytes());
-    manifest.pieces.push_back(piece);
-  }
-  manifest.region_bytes = {offset};
-  return manifest;
-}
-
-class CoordinatorTest : public ::testing::Test {
- protected:
-  CoordinatorTest() : spec_(TinySpec()), manifest_(WholeModel(spec_)) {
-    // Scripted agents send no heartbeats by themselves.
-    Coordinator::Options options;
-    options.lease = kPatience;
-    StartCoordinator(options);
-  }
-
-  void StartCoordinator(Coordinator::Options options) {
-    options.listen = "127.0.0.1:0";
-    coordinator_ = *Coordinator::Start(options);
-    stub_ = v1::Coordinator::NewStub(MakeChannel(absl::StrCat("127.0.0.1:", coordinator_->port())));
-  }
-
-  // Calls a unary RPC.
-  template <class Request, class Reply>
-  absl::Status Call(grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*,
-                                                                  const Request&, Reply*),
-                    const Request& request, Reply* reply) {
-    grpc::ClientContext context;
-    SetDeadline(context, kPatience);
-    context.set_wait_for_ready(true);
-    return FromGrpc((stub_.get()->*method)(&context, request, reply));
-  }
-
-  std::unique_ptr<ScriptedAgent> Agent(const std::string& node, uint64_t incarnation = 7,
-                                       int address = 0) {
-    auto agent = std::make_unique<ScriptedAgent>(
-        coordinator_->port(), node, incarnation,
-        address != 0 ? address : 20'000 + 10 * static_cast<int>(node.back()));
-    return agent;
-  }
-  void CreateJob() {
-    v1::CreateJobRequest request;
-    request.set_name("job");
-    request.set_spec_json(ToJson(spec_));
-    v1::Job job;
-    const absl::Status status = Call(&v1::Coordinator::Stub::CreateJob, request, &job);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  // Agents a (the trainer's) and b (the engine's), both registered.
-  void Populate() {
-    CreateJob();
-    a_ = Agent("a");
-    b_ = Agent("b");
-    for (ScriptedAgent* agent : {a_.get(), b_.get()}) {
-      ASSERT_TRUE(agent->Await(v1::AgentCommand::kWelcome).has_value());
-      ASSERT_TRUE(agent->Await(v1::AgentCommand::kReregister).has_value());
-    }
-    absl::Status status = a_->Publish(a_->Header("job", kTrainer, manifest_), manifest_);
-    ASSERT_TRUE(status.ok()) << status;
-    status = b_->Publish(b_->Header("job", kRollout, manifest_), manifest_);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  absl::StatusOr<uint64_t> Trigger() {
-    v1::TriggerSyncRequest request;
-    request.set_job("job");
-    request.set_deadline_ms(60'000);
-    v1::TriggerSyncReply reply;
-    const absl::Status status = Call(&v1::Coordinator::Stub::TriggerSync, request, &reply);
-    if (!status.ok()) return status;
-    return reply.sync_id();
-  }
-  // Follows a sync to its end; returns the last state seen. Notifies `watching` at the first.
-  v1::Sync Watch(uint64_t id, absl::Notification* watching = nullptr) {
-    grpc::ClientContext context;
-    SetDeadline(context, kPatience);
-    v1::WatchSyncRequest request;
-    request.set_sync_id(id);
-    auto reader = stub_->WatchSync(&context, request);
-    v1::Sync sync;
-    for (bool first = true; reader->Read(&sync); first = false) {
-      if (first && watching != nullptr) watching->Notify();
-    }
-    const absl::Status status = FromGrpc(reader->Finish());
-    EXPECT_TRUE(status.ok()) << status;
-    return sync;
-  }
-  v1::Sync Run() {
-    const absl::StatusOr<uint64_t> id = Trigger();
-    EXPECT_TRUE(id.ok()) << id.status();
-    return id.ok() ? Watch(*id) : v1::Sync();
-  }
-  v1::NodeState StateOf(const std::string& node) {
-    v1::ListNodesReply reply;
-    EXPECT_TRUE(Call(&v1::Coordinator::Stub::ListNodes, v1::ListNodesRequest(), &reply).ok());
-    for (const v1::NodeInfo& info : reply.nodes()) {
-      if (info.name() == node) return info.state();
-    }
-    return v1::NODE_STATE_UNSPECIFIED;
-  }
-
-  const ModelSpec spec_;
-  const Manifest manifest_;
-  FakeClock clock_{1'000'000'000};  // of the tests that want one; outlives the coordinator
-  std::unique_ptr<Coordinator> coordinator_;
-  std::unique_ptr<v1::Coordinator::Stub> stub_;
-  std::unique_ptr<ScriptedAgent> a_;
-  std::unique_ptr<ScriptedAgent> b_;
-};
 
 TEST_F(CoordinatorTest, SyncsFromRegistrationToTimings) {
   Populate();
@@ -506,106 +365,6 @@ TEST_F(CoordinatorTest, ShutdownCancelsSyncsAndEndsSessions) {
     if (resumed) break;
   }
   EXPECT_TRUE(resumed);
-}
-
-class RestartTest : public CoordinatorTest {
- protected:
-  RestartTest()
-      : directory_(absl::StrCat(::testing::TempDir(), "/xfer-coordinator-", getpid())),
-        state_(directory_ + "/state.db") {
-    std::filesystem::create_directories(directory_);
-    Begin(state_);
-  }
-  ~RestartTest() override {
-    End();
-    std::filesystem::remove_all(directory_);
-  }
-
-  void Begin(const std::string& state) {
-    coordinator_.reset();
-    Coordinator::Options options;
-    options.lease = kPatience;
-    options.state = state;
-    StartCoordinator(options);
-  }
-  void End() {
-    a_.reset();
-    b_.reset();
-    coordinator_.reset();
-  }
-  v1::EngineInfo Engine() {
-    v1::ListEnginesRequest request;
-    request.set_job("job");
-    v1::ListEnginesReply reply;
-    EXPECT_TRUE(Call(&v1::Coordinator::Stub::ListEngines, request, &reply).ok());
-    return reply.engines_size() == 1 ? reply.engines(0) : v1::EngineInfo();
-  }
-  v1::Sync Get(uint64_t id) {
-    v1::GetSyncRequest request;
-    request.set_sync_id(id);
-    v1::Sync sync;
-    EXPECT_TRUE(Call(&v1::Coordinator::Stub::GetSync, request, &sync).ok());
-    return sync;
-  }
-
-  const std::string directory_;
-  const std::string state_;
-};
-
-TEST_F(RestartTest, NothingAcknowledgedIsLost) {
-  Populate();
-  const v1::Sync before = Run();
-  EXPECT_EQ(before.state(), v1::SYNC_STATE_DONE);
-  EXPECT_EQ(Engine().version(), 1);
-  End();
-  Begin(state_);
-
-  EXPECT_EQ(Get(before.id()).SerializeAsString(), before.SerializeAsString());
-  Populate();  // the agents publish the same registrations again; the job is the same
-  EXPECT_EQ(Engine().version(), 1);
-  EXPECT_FALSE(Engine().dirty());
-  const v1::Sync after = Run();
-  EXPECT_EQ(after.state(), v1::SYNC_STATE_DONE);
-  EXPECT_GT(after.id(), before.id());
-}
-
-TEST_F(RestartTest, AnEngineWhoseRanksAreOthersHasNoVersion) {
-  Populate();
-  EXPECT_EQ(Run().state(), v1::SYNC_STATE_DONE);
-  End();
-  Begin(state_);
-  b_ = Agent("b");
-  ASSERT_TRUE(b_->Await(v1::AgentCommand::kWelcome).has_value());
-  v1::ManifestHeader header = b_->Header("job", kRollout, manifest_);
-  header.set_registration_id(2);
-  ASSERT_TRUE(b_->Publish(header, manifest_).ok());
-  EXPECT_EQ(Engine().version(), 0);
-}
-
-TEST_F(RestartTest, ASyncThatTheEndCutOffHasFailedAndItsEngineIsDirty) {
-  Populate();
-  EXPECT_EQ(Run().state(), v1::SYNC_STATE_DONE);
-  // What is on the disk while bytes move is what kill -9 would leave.
-  const std::string copy = directory_ + "/copy.db";
-  b_->Behave([&](const v1::Step& step, v1::StepResult good) {
-    if (step.kind() == v1::STEP_KIND_TRANSFER) {
-      for (const char* file : {"", "-wal"}) {
-        std::filesystem::copy_file(absl::StrCat(state_, file), absl::StrCat(copy, file));
-      }
-    }
-    return good;
-  });
-  const v1::Sync cut = Run();
-  EXPECT_EQ(cut.state(), v1::SYNC_STATE_DONE);
-  End();
-  Begin(copy);
-  EXPECT_TRUE(Engine().dirty());
-  EXPECT_THAT(Engine().dirty_reason(), HasSubstr(absl::StrCat("sync ", cut.id())));
-  EXPECT_EQ(Get(cut.id()).state(), v1::SYNC_STATE_FAILED);
-  EXPECT_THAT(Get(cut.id()).outcome().message(), HasSubstr("the coordinator ended"));
-  Populate();
-  EXPECT_EQ(Run().state(), v1::SYNC_STATE_DONE) << "the next sync repairs it";
-  EXPECT_FALSE(Engine().dirty());
 }
 
 TEST_F(CoordinatorTest, StartRefuses) {
